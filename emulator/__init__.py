@@ -1,0 +1,1 @@
+"""Hosts, links, switches and fabrics around the TTPoE machine, RoCE beside it, and experiments on them."""

@@ -1,0 +1,1 @@
+"""Captures from both worlds: read, write, dissect, measure and plot."""

@@ -1,0 +1,41 @@
+"""Numbers of the wire and of the protocol, each with its source. Knows no code."""
+
+from __future__ import annotations
+
+ETHERTYPE_TTPOE = 0x9AC6
+"""Tesla's public TTPoE specification, rev 2.0."""
+ETHERTYPE_VLAN = 0x8100
+ETHERTYPE_QINQ = 0x88A8
+TESLA_OUI = 0x98ED5C
+"""IEEE registry; a node id is the low three bytes of a MAC under it."""
+
+ETHERNET_HEADER_BYTES = 14
+FCS_BYTES = 4
+PREAMBLE_AND_GAP_BYTES = 20
+"""IEEE 802.3: preamble and start delimiter 8, inter-packet gap 12."""
+MIN_FRAME_BYTES = 64
+"""Without FCS. The reference module drops shorter TTPoE frames, so a builder pads to this (802.3 asks for 60)."""
+MIN_ETHERNET_BYTES = 60
+"""Without FCS: IEEE 802.3's minimum of 64 less the FCS."""
+
+TTH_BYTES = 20
+SHIM_BYTES = 8
+TRANSPORT_BYTES = 18
+HEADER_BYTES = ETHERNET_HEADER_BYTES + TTH_BYTES + SHIM_BYTES + TRANSPORT_BYTES
+"""60: where the payload of an Ethernet-mode frame begins."""
+TOTAL_LENGTH_BASE = TTH_BYTES + SHIM_BYTES + TRANSPORT_BYTES
+SHIM_LENGTH_BASE = SHIM_BYTES + TRANSPORT_BYTES
+TTH_BYTE = 0x05
+"""Subtype 0, version 0, header length 5 words: what the reference module sends."""
+GATEWAY_BIT = 0x80
+
+MAX_PAYLOAD_BYTES = 1024
+"""Specification: 1 to 16 beats of 64 bytes. More is our jumbo variant."""
+MAX_VC = 2
+MAX_OPCODE = 10
+
+SEQ_MASK = 0xFFFFFFFF
+SEQ_HALF = 0x80000000
+
+WINDOW_BYTES = 1_000_000
+"""Published context: the transmit window is bounded by 1 MB of SRAM."""

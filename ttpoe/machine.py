@@ -1,0 +1,505 @@
+"""The TTPoE machine: what a link does on a frame, on a timeout, and on its owner's wishes.
+
+Kernels change one LINK row and append header-only FRAME rows to ``out``. Answers are appended at once; PAYLOAD is
+pulled with :func:`poll_payload` when the line can take it, so that a paused or busy port costs no memory and the
+round trip is measured from the line. Knows nothing of bytes, addresses, sockets or switches.
+
+Where the printed specification is silent or unclear the reading is ours; docs/design.md lists the deviations.
+"""
+
+from __future__ import annotations
+
+from ttpoe._jit import kernel
+from ttpoe.congestion import window_room_bytes
+from ttpoe.fsm import RECEIVED, SENT, Opcode, Received, Sent, State
+from ttpoe.recovery import acknowledge, back_off, go_back
+from ttpoe.sequence import seq_add, seq_diff
+from ttpoe.state import Failure, Status
+from ttpoe.units import NEVER
+
+# Enum members as plain integers: compiled and interpreted code then see the same type.
+_OPEN, _OPEN_ACK, _OPEN_NACK = int(Opcode.OPEN), int(Opcode.OPEN_ACK), int(Opcode.OPEN_NACK)
+_CLOSE, _CLOSE_ACK, _CLOSE_NACK = int(Opcode.CLOSE), int(Opcode.CLOSE_ACK), int(Opcode.CLOSE_NACK)
+_PAYLOAD, _ACK, _NACK, _NACK_NOLINK = int(Opcode.PAYLOAD), int(Opcode.ACK), int(Opcode.NACK), int(Opcode.NACK_NOLINK)
+
+_S_CLOSED, _S_OPEN_SENT, _S_OPEN = int(State.CLOSED), int(State.OPEN_SENT), int(State.OPEN)
+_S_CLOSE_SENT, _S_CLOSE_RECD = int(State.CLOSE_SENT), int(State.CLOSE_RECD)
+
+_R_ILLEGAL, _R_DROP, _R_LOST = int(Received.ILLEGAL), int(Received.DROP), int(Received.LOST)
+_R_ANSWER_OPEN, _R_OPENED, _R_REFUSED = int(Received.ANSWER_OPEN), int(Received.OPENED), int(Received.REFUSED)
+_R_ANSWER_CLOSE, _R_JUDGE_CLOSE = int(Received.ANSWER_CLOSE), int(Received.JUDGE_CLOSE)
+_R_CLOSED, _R_CLOSE_NACKED, _R_NO_LINK = int(Received.CLOSED), int(Received.CLOSE_NACKED), int(Received.NO_LINK)
+_R_PAYLOAD, _R_ACK, _R_NACK = int(Received.PAYLOAD), int(Received.ACK), int(Received.NACK)
+_R_NACK_FULL, _R_LINK_DOWN, _R_BEYOND = int(Received.NACK_FULL), int(Received.LINK_DOWN), int(Received.BEYOND_CLOSE)
+
+_T_ILLEGAL, _T_NO_LINK, _T_WHEN_QUIESCED = int(Sent.ILLEGAL), int(Sent.NO_LINK), int(Sent.WHEN_QUIESCED)
+_T_SEND, _T_UNTIL = int(Sent.SEND), int(Sent.UNTIL_CLOSING_ID)
+
+_OK, _OUT_FULL = int(Status.OK), int(Status.OUT_FULL)
+_NOT_OPEN, _ILLEGAL_SEND = int(Status.NOT_OPEN), int(Status.ILLEGAL_SEND)
+_F_RETRY_LIMIT, _F_REFUSED, _F_LINK_DOWN = int(Failure.RETRY_LIMIT), int(Failure.REFUSED), int(Failure.LINK_DOWN)
+_F_PEER_RESTARTED, _F_CLOSED_UNSENT = int(Failure.PEER_RESTARTED), int(Failure.CLOSED_UNSENT)
+
+MAX_ANSWERS = 2
+"""Rows that one call can append at most; callers keep this much room in ``out``."""
+
+
+@kernel
+def is_quiesced(link):
+    """1 if nothing of ours is unacknowledged and every id up to the local closing id is delivered."""
+    if link["tx_una"] != link["tx_max"]:
+        return 0
+    if link["has_rx_closing"] != 0 and link["rx_seq"] != link["rx_closing_seq"]:
+        return 0
+    return 1
+
+
+@kernel
+def _end(link, failure):
+    """Close the link for good; what was queued and never acknowledged is told as a failure. Modifies ``link``."""
+    if failure == 0 and (link["tx_una"] != link["tx_max"] or link["cut_bytes"] != link["submitted_bytes"]):
+        failure = _F_CLOSED_UNSENT
+    if link["failure"] == 0:
+        link["failure"] = failure
+    link["state"] = _S_CLOSED
+    link["timer_at_ps"] = NEVER
+
+
+@kernel
+def _send(link, opcode, tx_seq, rx_seq, out, n_out):
+    """Append one control frame if the sent table allows it in this state, and go to the state it names."""
+    rule = int(SENT[opcode, link["state"], 0])
+    if rule == _T_ILLEGAL:
+        link["dropped_illegal"] += 1
+        return n_out
+    if rule == _T_NO_LINK:
+        opcode = _NACK_NOLINK
+    row = out[n_out]
+    row["opcode"] = opcode
+    row["vc"] = link["vc"]
+    row["tx_seq"] = tx_seq
+    row["rx_seq"] = rx_seq
+    row["payload_bytes"] = 0
+    after = int(SENT[opcode, link["state"], 1])
+    if after != link["state"] and (rule != _T_WHEN_QUIESCED or is_quiesced(link) != 0):
+        if after == _S_CLOSED:
+            _end(link, 0)
+        else:
+            link["state"] = after
+    return n_out + 1
+
+
+@kernel
+def _send_close(link, now_ps, out, n_out):
+    """CLOSE with the id after our last PAYLOAD; (re)starts the timer. Also the replay."""
+    last = seq_add(link["tx_max"], -1)
+    link["tx_closing_seq"] = last
+    link["has_tx_closing"] = 1
+    link["close_answered"] = 0
+    link["timer_at_ps"] = now_ps + link["rto_ps"]
+    return _send(link, _CLOSE, link["tx_max"], link["rx_seq"], out, n_out)
+
+
+@kernel
+def _close_if_idle(link, now_ps, out, n_out):
+    """Send the CLOSE the owner asked for, once everything submitted is acknowledged."""
+    if (
+        link["is_closing"] != 0
+        and link["state"] == _S_OPEN
+        and link["tx_una"] == link["tx_max"]
+        and link["cut_bytes"] == link["submitted_bytes"]
+    ):
+        return _send_close(link, now_ps, out, n_out)
+    return n_out
+
+
+@kernel
+def _receive_open(link, frame, out, n_out):
+    """OPEN: learn the peer's id and answer; on an open link tell a duplicate from a restarted peer."""
+    seq = frame["tx_seq"]
+    state = link["state"]
+    if state == _S_OPEN:
+        past_opening = seq_diff(seq, link["peer_open_seq"])
+        if past_opening < 0 or past_opening > seq_diff(link["rx_seq"], link["peer_open_seq"]):
+            _end(link, _F_PEER_RESTARTED)
+            return n_out
+    elif state == _S_CLOSED or state == _S_OPEN_SENT:
+        link["peer_open_seq"] = seq
+        link["rx_seq"] = seq
+        link["state"] = int(RECEIVED[_OPEN, state, 1])
+    return _send(link, _OPEN_ACK, seq_add(link["initial_seq"], 1), seq, out, n_out)
+
+
+@kernel
+def _receive_payload(link, frame, now_ps, out, n_out):
+    """PAYLOAD on an open or closing link: deliver in order, answer once."""
+    seq = frame["tx_seq"]
+    distance = seq_diff(seq, link["rx_seq"])
+    if distance <= 0:
+        link["duplicates_received"] += 1
+        link["acks_sent"] += 1
+        return _send(link, _ACK, 0, seq, out, n_out)
+    if link["has_rx_closing"] != 0 and seq_diff(seq, link["rx_closing_seq"]) > 0:
+        return _send(link, _NACK_NOLINK, 0, seq, out, n_out)
+    closing_unanswered = link["state"] == _S_CLOSE_SENT and link["close_answered"] == 0
+    if distance > 1 or closing_unanswered or frame["payload_bytes"] == 0:
+        # Go-back-N: name the missing id once, and again only when ids step back, which shows a new pass of the sender
+        link["gaps_received"] += 1
+        is_new_pass = link["rx_nacked"] == 0 or seq_diff(seq, link["rx_highest_seq"]) <= 0
+        link["rx_highest_seq"] = seq
+        if not is_new_pass:
+            return n_out
+        link["rx_nacked"] = 1
+        link["nacks_sent"] += 1
+        return _send(link, _NACK, 0, seq_add(link["rx_seq"], 1), out, n_out)
+    link["rx_seq"] = seq
+    link["rx_nacked"] = 0
+    link["rx_bytes"] += frame["payload_bytes"]
+    link["payloads_received"] += 1
+    link["is_proven"] = 1
+    link["acks_sent"] += 1
+    n_out = _send(link, _ACK, 0, seq, out, n_out)
+    if link["has_rx_closing"] != 0:
+        link["retries"] = 0
+        if link["rx_closing_seq"] == seq:
+            if link["state"] == _S_CLOSE_SENT:
+                n_out = _send_close(link, now_ps, out, n_out)
+            elif is_quiesced(link) != 0:
+                _end(link, 0)
+    return n_out
+
+
+@kernel
+def _receive_ack(link, ring, pool, params, seq, now_ps):
+    """Cumulative ACK of ``seq``; an id that is not outstanding is old news or nonsense. Returns 1 if taken."""
+    if seq_diff(seq, link["tx_una"]) < 0:
+        link["dropped_stale"] += 1
+        return 0
+    if seq_diff(seq, link["tx_max"]) >= 0:
+        link["dropped_illegal"] += 1
+        return 0
+    link["is_proven"] = 1
+    acknowledge(link, ring, pool, params, seq, now_ps)
+    return 1
+
+
+@kernel
+def _receive_nack(link, ring, pool, params, seq, now_ps):
+    """NACK names the failed id: all before it arrived, it and all after it are sent again."""
+    if seq_diff(seq, link["tx_una"]) < 0 or seq_diff(seq, link["tx_max"]) >= 0:
+        link["dropped_stale"] += 1
+        return
+    link["is_proven"] = 1
+    link["nacks_received"] += 1
+    if seq != link["tx_una"]:
+        acknowledge(link, ring, pool, params, seq_add(seq, -1), now_ps)
+    if seq_diff(seq, link["tx_next"]) >= 0:
+        return  # not sent again yet
+    was_resent = link["has_karn"] != 0 and seq_diff(seq, link["karn_seq"]) < 0
+    sent_at_ps = ring[link["ring_base"] + (seq & link["ring_mask"])]["sent_at_ps"]
+    if was_resent and link["min_rtt_ps"] != NEVER and now_ps - sent_at_ps < link["min_rtt_ps"]:
+        link["nacks_stale"] += 1  # too early to be about the resend: an echo of the first transmission
+        return
+    go_back(link)
+
+
+@kernel
+def _receive_close(link, ring, pool, params, frame, now_ps, out, n_out):
+    """CLOSE on an open or closing link; "rx" is what the peer has seen of ours, and says so like an ACK."""
+    seen = frame["rx_seq"]
+    if seq_diff(seen, link["tx_una"]) >= 0 and seq_diff(seen, link["tx_max"]) < 0:
+        acknowledge(link, ring, pool, params, seen, now_ps)
+    last = seq_add(link["tx_max"], -1)
+    if link["state"] == _S_CLOSE_SENT:
+        ahead = seq_diff(seen, last)
+        if ahead == 0 or ahead == 1:
+            n_out = _send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)
+            return n_out
+        if ahead > 1:
+            link["dropped_illegal"] += 1
+        return _send(link, _CLOSE_NACK, last, frame["tx_seq"], out, n_out)
+    link["rx_closing_seq"] = seq_add(frame["tx_seq"], -1)
+    link["has_rx_closing"] = 1
+    link["tx_closing_seq"] = last
+    link["has_tx_closing"] = 1
+    link["state"] = _S_CLOSE_RECD
+    if link["tx_una"] != link["tx_max"]:
+        n_out = _send(link, _CLOSE_NACK, last, frame["tx_seq"], out, n_out)
+    else:
+        n_out = _send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)
+    if link["state"] == _S_CLOSE_RECD and link["timer_at_ps"] == NEVER:
+        link["timer_at_ps"] = now_ps + link["rto_ps"]  # a peer that never comes back must not hold the link
+    return n_out
+
+
+@kernel
+def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
+    """React to one received frame.
+
+    Parameters
+    ----------
+    link : LINK row, modified in place
+    ring : SENT array, modified in place
+        Slots of unacknowledged ids; this link's are at ``ring_base``.
+    pool : POOL row, modified in place
+    params : PARAMS row
+    frame : FRAME row
+        Opcode and vc valid (:func:`ttpoe.wire.parse_header` refuses others).
+    now_ps : int64
+    out : FRAME array, modified in place
+    n_out : int64
+        Rows of ``out`` in use.
+
+    Returns
+    -------
+    int64
+        Rows of ``out`` in use afterwards, or a negative Status.
+
+    Status
+    ------
+    OUT_FULL : fewer than `MAX_ANSWERS` rows are free; nothing was changed.
+
+    Notes
+    -----
+    Source: specification rev 2.0, received and sent tables; readings of ours are named in docs/design.md.
+    """
+    if n_out + MAX_ANSWERS > len(out):
+        return _OUT_FULL
+    opcode = int(frame["opcode"])
+    rule = int(RECEIVED[opcode, link["state"], 0])
+    if rule == _R_PAYLOAD:
+        return _receive_payload(link, frame, now_ps, out, n_out)
+    if rule == _R_ACK:
+        if _receive_ack(link, ring, pool, params, frame["rx_seq"], now_ps) != 0:
+            if link["is_closing"] != 0:
+                n_out = _close_if_idle(link, now_ps, out, n_out)
+            if link["state"] == _S_CLOSE_RECD and link["timer_at_ps"] == NEVER:
+                link["timer_at_ps"] = now_ps + link["rto_ps"]
+        return n_out
+    if rule == _R_NACK:
+        _receive_nack(link, ring, pool, params, frame["rx_seq"], now_ps)
+    elif rule == _R_ANSWER_OPEN:
+        return _receive_open(link, frame, out, n_out)
+    elif rule == _R_OPENED:
+        if frame["rx_seq"] != link["initial_seq"]:
+            link["dropped_stale"] += 1
+            return n_out
+        link["state"] = int(RECEIVED[opcode, link["state"], 1])
+        link["peer_open_seq"] = seq_add(frame["tx_seq"], -1)
+        link["rx_seq"] = link["peer_open_seq"]
+        link["is_proven"] = 1
+        link["retries"] = 0
+        link["timer_at_ps"] = NEVER
+        return _close_if_idle(link, now_ps, out, n_out)
+    elif rule == _R_REFUSED:
+        if frame["rx_seq"] != link["initial_seq"]:
+            link["dropped_stale"] += 1
+            return n_out
+        _end(link, _F_REFUSED)
+    elif rule == _R_JUDGE_CLOSE:
+        return _receive_close(link, ring, pool, params, frame, now_ps, out, n_out)
+    elif rule == _R_ANSWER_CLOSE:
+        if link["state"] == _S_OPEN_SENT:
+            _end(link, _F_REFUSED)
+        return _send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)
+    elif rule == _R_CLOSED:
+        if link["state"] == _S_CLOSE_RECD or frame["rx_seq"] == link["tx_max"]:
+            _end(link, 0)
+        else:
+            link["dropped_stale"] += 1
+    elif rule == _R_CLOSE_NACKED:
+        if link["state"] == _S_CLOSE_SENT:
+            link["close_answered"] = 1
+            link["rx_closing_seq"] = frame["tx_seq"]
+            link["has_rx_closing"] = 1
+            if seq_diff(link["rx_seq"], frame["tx_seq"]) >= 0:
+                return _send_close(link, now_ps, out, n_out)
+            link["timer_at_ps"] = now_ps + link["rto_ps"]
+    elif rule == _R_NACK_FULL:
+        link["dropped_stale"] += 1
+    elif rule == _R_NO_LINK:
+        return _send(link, _NACK_NOLINK, 0, frame["tx_seq"], out, n_out)
+    elif rule == _R_LINK_DOWN:
+        # Only an id that we are waiting for, and only from a peer known to be open: its OPEN_ACK to us, or ours to
+        # it, may still be on the way, and a stranger's guess must not end a link
+        seq = frame["rx_seq"]
+        if link["is_proven"] == 0 or seq_diff(seq, link["tx_una"]) < 0 or seq_diff(seq, link["tx_max"]) >= 0:
+            link["dropped_lost"] += 1
+        else:
+            _end(link, _F_LINK_DOWN)
+    elif rule == _R_BEYOND:
+        link["dropped_stale"] += 1
+    elif rule == _R_ILLEGAL:
+        link["dropped_illegal"] += 1
+    elif rule == _R_DROP:
+        link["dropped_stale"] += 1
+    elif rule == _R_LOST:
+        link["dropped_lost"] += 1
+    return n_out
+
+
+@kernel
+def on_timeout(link, params, now_ps, out, n_out):
+    """React to ``timer_at_ps`` having passed; a call too early changes nothing.
+
+    OPEN_SENT replays OPEN, CLOSE_SENT replays CLOSE, an open link sends again from its oldest unacknowledged id on the
+    next polls. Past the retry limit the link ends with failure RETRY_LIMIT. Parameters and return as for
+    :func:`on_frame`.
+    """
+    if now_ps < link["timer_at_ps"]:
+        return n_out
+    if n_out + MAX_ANSWERS > len(out):
+        return _OUT_FULL
+    if back_off(link, params) != 0:
+        _end(link, 0 if link["state"] == _S_CLOSE_RECD and is_quiesced(link) != 0 else _F_RETRY_LIMIT)
+        return n_out
+    state = link["state"]
+    if state == _S_OPEN_SENT:
+        link["timer_at_ps"] = now_ps + link["rto_ps"]
+        return _send(link, _OPEN, link["initial_seq"], 0, out, n_out)
+    if state == _S_CLOSE_SENT:
+        if link["close_answered"] == 0:
+            return _send_close(link, now_ps, out, n_out)
+        link["timer_at_ps"] = now_ps + link["rto_ps"]  # the peer still sends: wait, within the retry limit
+        return n_out
+    has_unacknowledged = link["tx_una"] != link["tx_max"]
+    go_back(link)
+    if state == _S_CLOSE_RECD and not has_unacknowledged:
+        link["timer_at_ps"] = now_ps + link["rto_ps"]
+    return n_out
+
+
+@kernel
+def on_open(link, now_ps, out, n_out):
+    """The owner opens the link: OPEN with ``initial_seq``. Parameters and return as for :func:`on_frame`.
+
+    Status
+    ------
+    ILLEGAL_SEND : the link is not closed.
+    """
+    if link["state"] != _S_CLOSED or link["failure"] != 0:
+        return _ILLEGAL_SEND
+    if n_out + MAX_ANSWERS > len(out):
+        return _OUT_FULL
+    link["timer_at_ps"] = now_ps + link["rto_ps"]
+    return _send(link, _OPEN, link["initial_seq"], 0, out, n_out)
+
+
+@kernel
+def on_submit(link, length_bytes):
+    """The owner queues ``length_bytes`` (int64, above zero) of its stream; PAYLOAD is stalled until OPEN.
+
+    Status
+    ------
+    NOT_OPEN : the link is closed or closing; nothing was queued.
+    """
+    state = link["state"]
+    if link["is_closing"] != 0 or state == _S_CLOSED or state == _S_CLOSE_SENT or state == _S_CLOSE_RECD:
+        return _NOT_OPEN
+    link["submitted_bytes"] += length_bytes
+    return _OK
+
+
+@kernel
+def on_close(link, now_ps, out, n_out):
+    """The owner closes: CLOSE goes out once all that was submitted is acknowledged. As for :func:`on_frame`."""
+    if link["state"] == _S_CLOSED:
+        return _NOT_OPEN
+    if n_out + MAX_ANSWERS > len(out):
+        return _OUT_FULL
+    link["is_closing"] = 1
+    return _close_if_idle(link, now_ps, out, n_out)
+
+
+@kernel(inline=True)
+def next_payload_bytes(link, pool, params, ring):
+    """Payload of the PAYLOAD that may be sent now, or 0: the window, the state or the data forbid it.
+
+    Resends come first and need no room: they are held in the window already.
+    """
+    rule = int(SENT[_PAYLOAD, link["state"], 0])
+    if rule != _T_SEND and rule != _T_UNTIL:
+        return 0
+    if link["tx_next"] != link["tx_max"]:
+        return ring[link["ring_base"] + (link["tx_next"] & link["ring_mask"])]["end_byte"] - link["sent_bytes"]
+    if rule == _T_UNTIL and link["has_tx_closing"] != 0:
+        return 0  # a new id would lie beyond the remote closing id
+    length = link["submitted_bytes"] - link["cut_bytes"]
+    length = min(length, params["mtu_bytes"])
+    if length > window_room_bytes(link, pool, params):
+        return 0
+    if seq_diff(link["tx_max"], link["tx_una"]) > link["ring_mask"]:
+        return 0
+    return length
+
+
+@kernel
+def poll_payload(link, ring, pool, params, now_ps, out, n_out):
+    """Append the next PAYLOAD, if one may be sent now: a resend first, else new data. As for :func:`on_frame`."""
+    length = next_payload_bytes(link, pool, params, ring)
+    if length == 0:
+        return n_out
+    if n_out >= len(out):
+        return _OUT_FULL
+    seq = link["tx_next"]
+    slot = ring[link["ring_base"] + (seq & link["ring_mask"])]
+    if seq == link["tx_max"]:
+        link["tx_max"] = seq_add(seq, 1)
+        link["cut_bytes"] += length
+        pool["held_bytes"] += length
+        slot["end_byte"] = link["cut_bytes"]
+    else:
+        link["payloads_resent"] += 1
+        link["bytes_resent"] += length
+    slot["sent_at_ps"] = now_ps
+    link["tx_next"] = seq_add(seq, 1)
+    link["sent_bytes"] += length
+    link["payloads_sent"] += 1
+    if link["timer_at_ps"] == NEVER:
+        link["timer_at_ps"] = now_ps + link["rto_ps"]
+    row = out[n_out]
+    row["opcode"] = _PAYLOAD
+    row["vc"] = link["vc"]
+    row["tx_seq"] = seq
+    row["rx_seq"] = 0  # has no meaning on PAYLOAD; the reference module sends 0
+    row["payload_bytes"] = length
+    return n_out + 1
+
+
+# Thin exported twins by index, for Python callers: a row as an argument costs microseconds there.
+
+
+@kernel(export=True)
+def on_frame_at(links, i, ring, pools, k, params, frames, j, now_ps, out, n_out):
+    """:func:`on_frame` on ``links[i]``, ``pools[k]`` and ``frames[j]``; ``params`` is a PARAMS array of shape (1,)."""
+    return on_frame(links[i], ring, pools[k], params[0], frames[j], now_ps, out, n_out)
+
+
+@kernel(export=True)
+def on_timeout_at(links, i, params, now_ps, out, n_out):
+    """:func:`on_timeout` on ``links[i]``."""
+    return on_timeout(links[i], params[0], now_ps, out, n_out)
+
+
+@kernel(export=True)
+def on_open_at(links, i, now_ps, out, n_out):
+    """:func:`on_open` on ``links[i]``."""
+    return on_open(links[i], now_ps, out, n_out)
+
+
+@kernel(export=True)
+def on_submit_at(links, i, length_bytes):
+    """:func:`on_submit` on ``links[i]``."""
+    return on_submit(links[i], length_bytes)
+
+
+@kernel(export=True)
+def on_close_at(links, i, now_ps, out, n_out):
+    """:func:`on_close` on ``links[i]``."""
+    return on_close(links[i], now_ps, out, n_out)
+
+
+@kernel(export=True)
+def poll_payload_at(links, i, ring, pools, k, params, now_ps, out, n_out):
+    """:func:`poll_payload` on ``links[i]`` and ``pools[k]``."""
+    return poll_payload(links[i], ring, pools[k], params[0], now_ps, out, n_out)

@@ -75,7 +75,7 @@ SENT = np.dtype(_int64("end_byte", "sent_at_ps"), align=True)
 """One slot per unacknowledged id: the stream offset after its payload, and when it was last sent."""
 
 POOL = np.dtype(_int64("held_bytes", "limit_bytes"), align=True)
-"""Payload held until acknowledged, summed over an endpoint's links as in the hardware's SRAM; limit NEVER: no sharing."""
+"""Payload held until acknowledged, summed over the links of an endpoint (SRAM); limit NEVER: no sharing."""
 
 PARAMS = np.dtype(
     _int64("mtu_bytes", "window_bytes", "rto_initial_ps", "rto_min_ps", "rto_max_ps", "retry_limit"), align=True

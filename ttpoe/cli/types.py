@@ -1,0 +1,41 @@
+"""Option types of the command line: quantities with units, refused by name and with the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ttpoe import units
+
+
+class Quantity(click.ParamType):
+    """A number with a unit, parsed by one of the functions of :mod:`ttpoe.units`, within bounds."""
+
+    def __init__(
+        self, name: str, parse: Callable[[str], Any], minimum: float | None = None, maximum: float | None = None
+    ) -> None:
+        self.name = name
+        self._parse = parse
+        self._minimum = minimum
+        self._maximum = maximum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            result = self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if self._minimum is not None and result < self._minimum:
+            self.fail(f"{value!r} is too small; give at least {self._minimum}", param, ctx)
+        if self._maximum is not None and result > self._maximum:
+            self.fail(f"{value!r} is too large; give at most {self._maximum}", param, ctx)
+        return result
+
+
+SIZE = Quantity("size", units.parse_size_bytes, minimum=1)
+RATE = Quantity("rate", units.parse_rate_bps, minimum=1)
+TIME = Quantity("time", units.parse_time_ps)
+FRACTION = Quantity("fraction", units.parse_fraction)

@@ -1,0 +1,400 @@
+"""Many links behind one MAC address: received frames in, frames to send out. Sans-I/O: the caller brings the clock.
+
+Owns the link table, the queue of answers, the counters, and what happens to frames of strangers. Knows nothing of
+sockets, and of the machine's rules only what :mod:`ttpoe.batch` tells.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ttpoe.batch import (
+    ANSWERS_FULL,
+    BATCH,
+    DROPS,
+    Stop,
+    cut_payloads,
+    earliest_deadline_ps,
+    expire_timers,
+    next_sendable,
+    take_frames,
+    write_answers,
+)
+from ttpoe.constants import HEADER_BYTES, MAX_PAYLOAD_BYTES, MAX_VC, MIN_FRAME_BYTES, TOTAL_LENGTH_BASE, WINDOW_BYTES
+from ttpoe.errors import LocalProtocolError, check_status
+from ttpoe.fsm import Opcode
+from ttpoe.link import Link, LinkEvent, LinkRows
+from ttpoe.machine import MAX_ANSWERS, on_close_at, on_open_at
+from ttpoe.state import FRAME, LINK
+from ttpoe.units import NEVER, PS_PER_MS
+from ttpoe.wire import HEADER, format_mac
+
+BATCH_FRAMES = 64
+"""Frames that one call takes; more gains nothing, and adds latency."""
+_ANSWER_SLOTS = 512
+_ROW_COUNTERS = tuple(
+    name
+    for name in LINK.names or ()
+    if name.startswith(("payloads_", "bytes_", "timeouts", "acks_", "nacks_", "duplicates_", "gaps_", "dropped_"))
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointConfig:
+    """Everything that an endpoint can be told; every default is ours, unless a source is named.
+
+    Parameters
+    ----------
+    mtu_bytes : int
+        Largest payload of a frame. The specification allows 1024; more is a jumbo variant that only our own peers
+        understand.
+    window_bytes : int
+        Payload that may wait for its acknowledgement; 10**6 as published for the hardware.
+    shared_window : bool
+        The window is one for all links of the endpoint, as the hardware's memory is, instead of one for each.
+    rto_initial_ps, rto_min_ps, rto_max_ps : int
+        Retransmission timeout before the first round-trip sample, its floor, and its ceiling (RFC 6298). Timers under
+        about 20 ms misfire on a busy host.
+    retry_limit : int
+        Timeouts in a row without progress before a link fails. With the defaults a peer that dies is noticed within
+        10 s, and a peer that never answered an OPEN within 18 s.
+    send_buffer_bytes : int
+        What a link holds of its owner's bytes until they are acknowledged; above the window, so that the line does
+        not wait for the owner.
+    receive_buffer_bytes : int
+        What a link holds for its reader. A PAYLOAD for a full buffer is dropped as if lost, and the peer's timeout
+        sends it again; a reader that pauses for longer than the peer's retry limit loses the link. (NACK_FULL, which
+        avoids this, is not sent yet.)
+    max_links : int
+        Links at a time; a further OPEN is answered by OPEN_NACK.
+    backlog : int
+        Links opened by peers that :meth:`Endpoint.accept` has not given out yet; a further OPEN gets OPEN_NACK.
+    burst_frames : int
+        PAYLOAD frames that a link sends before the next link's turn.
+    """
+
+    mtu_bytes: int = MAX_PAYLOAD_BYTES
+    window_bytes: int = WINDOW_BYTES
+    shared_window: bool = False
+    rto_initial_ps: int = 250 * PS_PER_MS
+    rto_min_ps: int = 20 * PS_PER_MS
+    rto_max_ps: int = 2000 * PS_PER_MS
+    retry_limit: int = 10
+    send_buffer_bytes: int = 2 * WINDOW_BYTES
+    receive_buffer_bytes: int = 4 * WINDOW_BYTES
+    max_links: int = 1024
+    backlog: int = 128
+    burst_frames: int = 32
+
+    def __post_init__(self) -> None:
+        largest = 0xFFFF - TOTAL_LENGTH_BASE  # the total length has 16 bits
+        if not 1 <= self.mtu_bytes <= largest:
+            raise ValueError(f"mtu_bytes is {self.mtu_bytes}; it must be from 1 to {largest}")
+        for name in ("window_bytes", "send_buffer_bytes", "receive_buffer_bytes"):
+            value = getattr(self, name)
+            if not self.mtu_bytes <= value <= 2**40:
+                raise ValueError(f"{name} is {value}; it must hold a payload of mtu_bytes {self.mtu_bytes} at least")
+        if not 0 < self.rto_min_ps <= self.rto_initial_ps <= self.rto_max_ps < NEVER // 4:
+            raise ValueError(
+                f"rto_min_ps {self.rto_min_ps}, rto_initial_ps {self.rto_initial_ps} and rto_max_ps {self.rto_max_ps} "
+                "must be above zero and in this order"
+            )
+        for name in ("retry_limit", "max_links", "backlog", "burst_frames"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+def _draw_seq() -> int:
+    return secrets.randbits(32)
+
+
+class Endpoint:
+    """The links of one MAC address.
+
+    Parameters
+    ----------
+    mac : int
+        Our address; frames to others are dropped and counted.
+    config : EndpointConfig, optional
+    slot_bytes : int, optional
+        Longest frame that the line can bring, if longer than the largest payload needs: the interface's MTU + 14.
+    draw_seq : callable, optional
+        Gives the opening id of each new link; by default unpredictable.
+
+    Attributes
+    ----------
+    mac : int
+    config : EndpointConfig
+    is_listening : bool
+        Whether an OPEN of a stranger is accepted. Set it freely.
+    receive_views : list of memoryview
+        Write received frames here, their lengths into ``receive_lengths``, and call :meth:`take_received`.
+    receive_lengths : int64 array
+    """
+
+    def __init__(
+        self,
+        mac: int,
+        config: EndpointConfig | None = None,
+        *,
+        slot_bytes: int = 0,
+        draw_seq: Callable[[], int] = _draw_seq,
+    ) -> None:
+        self.mac = mac
+        self.config = config = config or EndpointConfig()
+        self.is_listening = False
+        self._draw_seq = draw_seq
+        self._max_payload_bytes = max(MAX_PAYLOAD_BYTES, config.mtu_bytes)
+        slot_bytes = max(slot_bytes, HEADER_BYTES + self._max_payload_bytes)
+
+        self._rows = LinkRows(config, mac)
+        self._links: dict[int, Link] = {}
+        self._news: dict[Link, None] = {}  # links with events, in order
+        self._backlog: list[Link] = []
+        self._retired: Counter[str] = Counter()  # counters of links that have ended
+        self._drops = np.zeros(len(DROPS), np.int64)
+
+        slots = np.zeros((BATCH_FRAMES, slot_bytes), np.uint8)
+        self._receive_slots = slots
+        self.receive_views = [slot.data for slot in slots]
+        self.receive_lengths = np.zeros(BATCH_FRAMES, np.int64)
+        self._batch = np.zeros(1, BATCH)
+        self._header = np.zeros(1, HEADER)
+        self._frame = np.zeros(1, FRAME)
+        self._out = np.zeros(MAX_ANSWERS, FRAME)
+        self._deliveries = np.zeros((BATCH_FRAMES, 3), np.int64)
+        self._delivered = np.zeros(BATCH_FRAMES * self._max_payload_bytes, np.uint8)
+        self._delivered_view = self._delivered.data
+
+        self._answers = np.zeros((_ANSWER_SLOTS, MIN_FRAME_BYTES), np.uint8)
+        self._answer_views = [slot.data for slot in self._answers]
+        self._n_answers = self._next_answer = 0
+        cut_bytes = max(HEADER_BYTES + config.mtu_bytes, MIN_FRAME_BYTES)
+        self._cut_slots = np.zeros((config.burst_frames, cut_bytes), np.uint8)
+        self._cut_views = [slot.data for slot in self._cut_slots]
+        self._cut_lengths = np.zeros(config.burst_frames, np.int64)
+        self._cut: list[int] = []  # lengths of the frames in the slots
+        self._next_cut = 0
+        self._turn = 0  # row of the link that had the last turn
+        self._on_rows_changed()
+
+    def _on_rows_changed(self) -> None:
+        """Collect the arguments of the kernels anew: growth replaces arrays."""
+        rows = self._rows
+        self._changed = np.zeros(rows.links.size, np.int64)
+        self._take_args = (
+            self.mac, self._max_payload_bytes, self._receive_slots, self.receive_lengths, self._batch, rows.links,
+            rows.ring, rows.pools, rows.params, rows.headers, rows.table, rows.rx_limits, self._header, self._frame,
+            self._out, self._answers, rows.events, self._changed, self._deliveries, self._delivered, self._drops,
+        )  # fmt: skip
+
+    # Links
+
+    def connect(self, peer_mac: int, vc: int, now_ps: int) -> Link:
+        """Open a link; `LinkEvent.OPENED` or FAILED tells how it went.
+
+        Raises
+        ------
+        LocalProtocolError
+            There is a link to this peer on this virtual channel, or no room for another link.
+        """
+        if not 0 <= vc <= MAX_VC:
+            raise LocalProtocolError(f"vc is {vc}; it must be from 0 to {MAX_VC}")
+        if not 0 <= peer_mac < 1 << 48 or peer_mac >> 40 & 1 or peer_mac == self.mac:
+            raise LocalProtocolError(f"{format_mac(peer_mac & (1 << 48) - 1)} is not the address of one peer")
+        if any(link.peer_mac == peer_mac and link.vc == vc for link in self._links.values()):
+            raise LocalProtocolError(f"a link to {format_mac(peer_mac)} on vc {vc} is there already")
+        if len(self._links) >= self.config.max_links:
+            raise LocalProtocolError(f"there are {len(self._links)} links; max_links allows no more")
+        link = self._add_link(peer_mac, vc, is_passive=False)
+        try:
+            n_out = check_status(on_open_at(self._rows.links, link.row, now_ps, self._out, 0), "open")
+            self._answer(n_out, link.row)
+        except LocalProtocolError:
+            self.forget(link)
+            raise
+        return link
+
+    def accept(self) -> Link | None:
+        """Next link that a peer has opened, oldest first; None if there is none."""
+        return self._backlog.pop(0) if self._backlog else None
+
+    def close(self, link: Link, now_ps: int) -> None:
+        """Close in order: CLOSE goes out when all that was submitted is acknowledged; CLOSED or FAILED tells the end.
+
+        Bytes that the peer has yet to send still arrive. Closing twice, or what has ended, does nothing.
+        """
+        if link.has_ended or link.field("is_closing"):
+            return
+        n_out = check_status(on_close_at(self._rows.links, link.row, now_ps, self._out, 0), "close")
+        self._answer(n_out, link.row)
+
+    def forget(self, link: Link) -> None:
+        """Drop a link without a word to the peer, which learns by NACK_NOLINK when it sends."""
+        if not link.has_ended:
+            self._end(link)
+        self._news.pop(link, None)
+
+    @property
+    def links(self) -> list[Link]:
+        """Links that have not ended."""
+        return list(self._links.values())
+
+    def poll_link(self) -> Link | None:
+        """Next link with something to tell by its ``take_events``; None if there is none."""
+        for link in self._news:
+            del self._news[link]
+            return link
+        return None
+
+    def _add_link(self, peer_mac: int, vc: int, *, is_passive: bool) -> Link:
+        row = self._rows.take(peer_mac, vc, self._draw_seq() & 0xFFFFFFFF)
+        if self._changed.size != self._rows.links.size:
+            self._on_rows_changed()
+        link = self._links[row] = Link(self._rows, row, peer_mac, vc, self.config, is_passive=is_passive)
+        return link
+
+    def _end(self, link: Link) -> None:
+        del self._links[link.row]
+        if link in self._backlog:
+            self._backlog.remove(link)
+        link.detach()
+        fields = link.counters()
+        self._retired.update({name: fields[name] for name in _ROW_COUNTERS})
+
+    # Frames in
+
+    def receive(self, frames: Iterable[bytes | bytearray | memoryview], now_ps: int) -> None:
+        """Take frames (from the destination MAC on, without FCS); bad ones are counted and dropped, never raised."""
+        n = 0
+        limit = self._receive_slots.shape[1]
+        for frame in frames:
+            if n == BATCH_FRAMES:
+                self.take_received(n, now_ps)
+                n = 0
+            size = min(len(frame), limit)
+            self.receive_views[n][:size] = frame[:size]
+            self.receive_lengths[n] = size
+            n += 1
+        if n:
+            self.take_received(n, now_ps)
+
+    def take_received(self, n_frames: int, now_ps: int) -> None:
+        """Take the first ``n_frames`` of ``receive_views``."""
+        batch = self._batch
+        first = 0
+        while first < n_frames:
+            batch["n_answers"] = self._n_answers
+            take_frames(first, n_frames, now_ps, *self._take_args)
+            first, self._n_answers, n_changed, n_deliveries, _, stop = batch.item()
+            for row, start, end in self._deliveries[:n_deliveries].tolist():
+                self._links[row].deliver(self._delivered_view[start:end])
+            self._spread_news(n_changed)
+            if stop == Stop.STRANGER_OPENS:
+                first += self._on_stranger_opens()
+            elif stop == Stop.ANSWERS_FULL:
+                self._drops[ANSWERS_FULL] += n_frames - first
+                return
+
+    def _spread_news(self, n_changed: int) -> None:
+        """Hand events to their links and release the rows of those that have ended."""
+        for row in self._changed[:n_changed].tolist():
+            news = int(self._rows.events[row])
+            self._rows.events[row] = 0
+            link = self._links[row]
+            if link.add_events(news):
+                self._news[link] = None
+            if news & (LinkEvent.CLOSED | LinkEvent.FAILED):
+                self._end(link)
+
+    def _on_stranger_opens(self) -> int:
+        """Give a stranger's OPEN a row, or refuse it; returns 1 if its frame is done with."""
+        peer_mac, vc = int(self._header["src_mac"][0]), int(self._frame["vc"][0])
+        if self.is_listening and len(self._links) < self.config.max_links and len(self._backlog) < self.config.backlog:
+            self._backlog.append(self._add_link(peer_mac, vc, is_passive=True))
+            return 0
+        header = self._rows.headers
+        header["dst_mac"][0], header["dst_node"][0] = peer_mac, peer_mac & 0xFFFFFF
+        self._out[0] = (Opcode.OPEN_NACK, vc, 0, self._frame["tx_seq"][0], 0)
+        self._answer(1, 0)
+        return 1
+
+    def _answer(self, n_out: int, row: int) -> None:
+        if self._n_answers + n_out > _ANSWER_SLOTS:
+            raise LocalProtocolError("too many control frames wait to be sent; send what poll_transmit gives first")
+        self._n_answers = write_answers(self._out, n_out, self._rows.headers, row, self._answers, self._n_answers)
+
+    # Time
+
+    def next_deadline_ps(self) -> int:
+        """When to call :meth:`handle_timeout` at the latest; NEVER if no timer runs."""
+        deadline: int = earliest_deadline_ps(self._rows.links)
+        return deadline
+
+    def handle_timeout(self, now_ps: int) -> None:
+        """Do what is due; a call too early does nothing."""
+        rows, batch = self._rows, self._batch
+        batch["n_answers"] = self._n_answers
+        expire_timers(
+            now_ps, batch, rows.links, rows.params, rows.headers, self._out, self._answers, rows.events, self._changed
+        )
+        _, self._n_answers, n_changed, *_ = batch.item()
+        self._spread_news(n_changed)
+
+    # Frames out
+
+    @property
+    def answers_room(self) -> int:
+        """Control frames that still fit; receive no more than half as many frames."""
+        return _ANSWER_SLOTS - self._n_answers
+
+    def poll_transmit(self, now_ps: int) -> memoryview | None:
+        """Next frame to send: answers first, then PAYLOAD of the links in turn; None if there is none.
+
+        The view is valid until the next call of any method.
+        """
+        if self._next_answer < self._n_answers:
+            view = self._answer_views[self._next_answer]
+            self._next_answer += 1
+            if self._next_answer == self._n_answers:
+                self._next_answer = self._n_answers = 0
+            return view
+        if self._next_cut == len(self._cut) and not self._cut_burst(now_ps):
+            return None
+        at = self._next_cut
+        self._next_cut += 1
+        return self._cut_views[at][: self._cut[at]]
+
+    def _cut_burst(self, now_ps: int) -> bool:
+        """Cut the frames of the next link's turn."""
+        rows = self._rows
+        self._cut, self._next_cut = [], 0
+        row = next_sendable(rows.links, self._turn, rows.ring, rows.pools, rows.params)
+        if row == 0:
+            return False
+        self._turn = row
+        n = cut_payloads(
+            rows.links, row, rows.ring, rows.pools, rows.params, rows.headers, self._links[row].send_buffer, now_ps,
+            self._out, self._cut_slots, self._cut_lengths,
+        )  # fmt: skip
+        self._cut = self._cut_lengths[:n].tolist()
+        return n > 0
+
+    # Counters
+
+    def drops(self) -> dict[str, int]:
+        """Frames received and refused, by reason; the reasons that did not occur are left out."""
+        counts = dict(zip(DROPS, self._drops.tolist(), strict=True))
+        counters = self.counters()
+        counts |= {name.removeprefix("dropped_"): counters[name] for name in counters if name.startswith("dropped_")}
+        return {name: count for name, count in counts.items() if count}
+
+    def counters(self) -> dict[str, int]:
+        """Counters of all links together, those that have ended included."""
+        live = self._rows.links[[0, *self._links]]
+        return {name: int(live[name].sum()) + self._retired[name] for name in _ROW_COUNTERS}

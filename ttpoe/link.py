@@ -1,0 +1,263 @@
+"""One link with its payload bytes, and the arrays that links live in. Sans-I/O: bytes in, bytes out, no clock.
+
+A kernel's row is a borrowed pointer, so rows are always reached through `LinkRows`, which owns the arrays and may
+replace them by larger ones; nothing here keeps a row. Knows nothing of frames, addresses' meaning, or sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ttpoe.batch import LinkEvent, index_rows, link_key
+from ttpoe.errors import LocalProtocolError, RemoteProtocolError, check_status, failure_error
+from ttpoe.fsm import Opcode, State
+from ttpoe.machine import on_submit_at
+from ttpoe.state import LINK, POOL, init_links, make_params, ring_slots
+from ttpoe.units import NEVER
+from ttpoe.wire import HEADER, format_mac, make_header
+
+if TYPE_CHECKING:
+    from ttpoe.endpoint import EndpointConfig
+
+_FIRST_ROWS = 8
+_NO_BUFFER = np.empty(0, np.uint8)
+
+
+class LinkRows:
+    """The arrays of an endpoint's links, one row each; grows by doubling.
+
+    Row 0 belongs to no link: see :mod:`ttpoe.batch`.
+
+    Parameters
+    ----------
+    config : EndpointConfig
+    own_mac : int
+    """
+
+    def __init__(self, config: EndpointConfig, own_mac: int) -> None:
+        self.params = make_params(
+            mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
+            rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
+        )  # fmt: skip
+        self.pools = np.zeros(1, POOL)
+        self.pools["limit_bytes"] = config.window_bytes if config.shared_window else NEVER
+        self.links = np.zeros(_FIRST_ROWS, LINK)
+        self.headers = np.zeros(_FIRST_ROWS, HEADER)
+        self.rx_limits = np.zeros(_FIRST_ROWS, np.int64)
+        self.events = np.zeros(_FIRST_ROWS, np.int64)
+        self.keys = np.full(_FIRST_ROWS, -1, np.int64)
+        self.table = np.full((2 * _FIRST_ROWS, 2), -1, np.int64)
+        self._own_mac = own_mac
+        self._receive_buffer_bytes = config.receive_buffer_bytes
+        self._slots = ring_slots(config.window_bytes, config.mtu_bytes)
+        self.ring = init_links(self.links, 0, 0, self.params, self._slots)
+        self.headers[0] = make_header(dst_mac=0, src_mac=own_mac, opcode=Opcode.ACK, vc=0, tx_seq=0, rx_seq=0)[0]
+        self._free = list(range(_FIRST_ROWS - 1, 0, -1))
+
+    def take(self, peer_mac: int, vc: int, initial_seq: int) -> int:
+        """Make a closed link in a free row, with more rows if none is free; returns the row."""
+        if not self._free:
+            self._grow()
+        row = self._free.pop()
+        init_links(self.links[row : row + 1], initial_seq, vc, self.params, self._slots)
+        self.links["ring_base"][row] = row * self._slots
+        self.headers[row] = make_header(
+            dst_mac=peer_mac, src_mac=self._own_mac, opcode=Opcode.OPEN, vc=vc, tx_seq=0, rx_seq=0
+        )[0]
+        self.rx_limits[row] = self._receive_buffer_bytes
+        self.events[row] = 0
+        self.keys[row] = link_key(peer_mac, vc)
+        index_rows(self.keys, self.table)
+        return row
+
+    def give_back(self, row: int) -> None:
+        """Free a row; payload that it held unacknowledged leaves the shared window."""
+        link = self.links[row]
+        self.pools["held_bytes"] -= link["cut_bytes"] - link["acked_bytes"]
+        link["state"] = State.CLOSED
+        link["timer_at_ps"] = NEVER
+        self.keys[row] = -1
+        index_rows(self.keys, self.table)
+        self._free.append(row)
+
+    def _grow(self) -> None:
+        rows = self.links.size
+        more = np.zeros(rows, LINK)
+        ring = init_links(more, 0, 0, self.params, self._slots)
+        more["ring_base"] += rows * self._slots
+        self.links = np.concatenate((self.links, more))
+        self.ring = np.concatenate((self.ring, ring))
+        self.headers = np.concatenate((self.headers, np.zeros(rows, HEADER)))
+        self.rx_limits = np.concatenate((self.rx_limits, np.zeros(rows, np.int64)))
+        self.events = np.concatenate((self.events, np.zeros(rows, np.int64)))
+        self.keys = np.concatenate((self.keys, np.full(rows, -1, np.int64)))
+        self.table = np.full((4 * rows, 2), -1, np.int64)
+        self._free = list(range(2 * rows - 1, rows - 1, -1))
+
+
+class Link:
+    """One link, seen by its owner: submit bytes, read bytes, learn of its end.
+
+    Made by :meth:`ttpoe.endpoint.Endpoint.connect` or by a peer's OPEN, never directly. Once it has ended it keeps
+    what can still be read and its counters, and its row serves another link.
+
+    Attributes
+    ----------
+    peer_mac : int
+    vc : int
+    is_passive : bool
+        The peer opened it.
+    """
+
+    def __init__(self, rows: LinkRows, row: int, peer_mac: int, vc: int, config: EndpointConfig, *, is_passive: bool):
+        self.peer_mac = peer_mac
+        self.vc = vc
+        self.is_passive = is_passive
+        self._rows: LinkRows | None = rows
+        self._row = row
+        self._last = rows.links[row : row + 1].copy()  # the row once the link has ended
+        self._send_buffer_bytes = config.send_buffer_bytes
+        self._send_buffer = _NO_BUFFER  # a ring, made by the first submit
+        self._received = bytearray()
+        self._receive_buffer_bytes = config.receive_buffer_bytes
+        self._read_bytes = 0
+        self._news = LinkEvent(0)
+
+    def __repr__(self) -> str:
+        return f"<Link {self.peer} {self.state.name}>"
+
+    @property
+    def peer(self) -> str:
+        """Peer and virtual channel, for people: ``98:ed:5c:00:00:02 vc 2``."""
+        return f"{format_mac(self.peer_mac)} vc {self.vc}"
+
+    def field(self, name: str) -> int:
+        """A field of the link's row, by its name in :data:`ttpoe.state.LINK`."""
+        if self._rows is None:
+            return int(self._last[name][0])
+        return int(self._rows.links[name][self._row])
+
+    def counters(self) -> dict[str, int]:
+        """Every field of the link's row."""
+        row = self._last[0] if self._rows is None else self._rows.links[self._row]
+        return dict(zip(LINK.names or (), row.item(), strict=True))
+
+    @property
+    def state(self) -> State:
+        """Where the link is in the state machine."""
+        return State(self.field("state"))
+
+    @property
+    def has_ended(self) -> bool:
+        """The link is over, in order or not; what was received can still be read."""
+        return self._rows is None
+
+    @property
+    def error(self) -> RemoteProtocolError | None:
+        """Why the link ended, or None while it lives and after an orderly close."""
+        return failure_error(self.field("failure"), self.peer, self.field("retries"))
+
+    @property
+    def readable_bytes(self) -> int:
+        """Bytes in order that were not read yet."""
+        return len(self._received)
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Bytes submitted and not acknowledged yet."""
+        return self.field("submitted_bytes") - self.field("acked_bytes")
+
+    def take_events(self) -> LinkEvent:
+        """What happened since the last call."""
+        news, self._news = self._news, LinkEvent(0)
+        return news
+
+    def submit(self, data: bytes | bytearray | memoryview) -> int:
+        """Copy bytes into the send buffer, as many as fit.
+
+        Parameters
+        ----------
+        data : bytes-like
+
+        Returns
+        -------
+        int
+            Bytes taken, 0 while the buffer is full: `LinkEvent.ACKED` tells of room.
+
+        Raises
+        ------
+        RemoteProtocolError
+            The peer ended the link.
+        LocalProtocolError
+            The link was closed by us.
+        """
+        self._check_can_send()
+        assert self._rows is not None
+        view = np.frombuffer(data, np.uint8)
+        submitted = self.field("submitted_bytes")
+        size = min(view.size, self._send_buffer_bytes - (submitted - self.field("acked_bytes")))
+        if size == 0:
+            return 0
+        if self._send_buffer.size == 0:
+            self._send_buffer = np.empty(self._send_buffer_bytes, np.uint8)
+        check_status(on_submit_at(self._rows.links, self._row, size), "write")
+        at = submitted % self._send_buffer_bytes
+        until_wrap = min(size, self._send_buffer_bytes - at)
+        self._send_buffer[at : at + until_wrap] = view[:until_wrap]
+        self._send_buffer[: size - until_wrap] = view[until_wrap:size]
+        return size
+
+    def _check_can_send(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self._rows is None or self.field("is_closing"):
+            raise LocalProtocolError(f"cannot write: the link to {self.peer} is closed")
+
+    def read(self, max_bytes: int = -1) -> bytes:
+        """Take up to ``max_bytes`` (all, if negative) of what has arrived in order; b"" if nothing has."""
+        received = self._received
+        if 0 <= max_bytes < len(received):
+            with memoryview(received) as view:
+                data = bytes(view[:max_bytes])
+            del received[:max_bytes]
+        else:
+            data = bytes(received)
+            received.clear()
+        self._read_bytes += len(data)
+        if self._rows is not None:
+            self._rows.rx_limits[self._row] = self._read_bytes + self._receive_buffer_bytes
+        return data
+
+    # For the endpoint that owns the rows:
+
+    @property
+    def row(self) -> int:
+        """Row of the link; meaningless once it has ended."""
+        return self._row
+
+    @property
+    def send_buffer(self) -> np.ndarray:
+        """The ring of bytes submitted, uint8."""
+        return self._send_buffer
+
+    def deliver(self, data: memoryview) -> None:
+        """Append payload that the machine accepted."""
+        self._received += data
+
+    def add_events(self, news: int) -> bool:
+        """Note `LinkEvent` bits; returns True if there were none before."""
+        is_first = not self._news
+        self._news |= LinkEvent(news)
+        return is_first
+
+    def detach(self) -> None:
+        """Keep a copy of the row and give the row back: the link has ended."""
+        if self._rows is not None:
+            self._last = self._rows.links[self._row : self._row + 1].copy()
+            self._rows.give_back(self._row)
+            self._rows = None
+            self._send_buffer = _NO_BUFFER
+
+

@@ -9,8 +9,11 @@ Where the printed specification is silent or unclear the reading is ours; docs/d
 
 from __future__ import annotations
 
+import numpy as np
+
 from ttpoe._jit import kernel
 from ttpoe.congestion import window_room_bytes
+from ttpoe.constants import SEQ_MASK
 from ttpoe.fsm import RECEIVED, SENT, Opcode, Received, Sent, State
 from ttpoe.recovery import acknowledge, back_off, go_back
 from ttpoe.sequence import seq_add, seq_diff
@@ -44,25 +47,64 @@ MAX_ANSWERS = 2
 """Rows that one call can append at most; callers keep this much room in ``out``."""
 
 
+def open_links(links: np.ndarray, peer_initial_seq: np.ndarray | int) -> None:
+    """Take new links as opened by a handshake that is not played out, each end proven to the other.
+
+    Parameters
+    ----------
+    links : LINK array, shape (n,), modified in place
+        Fresh from :func:`ttpoe.state.init_links`.
+    peer_initial_seq : int or integer array, shape (n,)
+        ``initial_seq`` of each link's peer.
+    """
+    links["state"] = _S_OPEN
+    links["rx_seq"] = peer_initial_seq
+    links["proven_at_byte"] = 0
+
+
 @kernel
 def is_quiesced(link):
     """1 if nothing of ours is unacknowledged and every id up to the local closing id is delivered."""
     if link["tx_una"] != link["tx_max"]:
         return 0
-    if link["has_rx_closing"] != 0 and link["rx_seq"] != link["rx_closing_seq"]:
+    if link["has_rx_closing"] != 0 and seq_diff(link["rx_seq"], link["rx_closing_seq"]) < 0:
         return 0
     return 1
 
 
 @kernel
 def _end(link, failure):
-    """Close the link for good; what was queued and never acknowledged is told as a failure. Modifies ``link``."""
-    if failure == 0 and (link["tx_una"] != link["tx_max"] or link["cut_bytes"] != link["submitted_bytes"]):
+    """Close the link for good; what was queued and never acknowledged is told as a failure. Modifies ``link``.
+
+    An ended row never opens again by itself: its ids and offsets are used up, and a late duplicate of the OPEN would
+    raise a link that nobody holds at the other end. :func:`ttpoe.state.init_links` makes it new.
+    """
+    if failure == 0 and link["acked_bytes"] != link["submitted_bytes"]:
         failure = _F_CLOSED_UNSENT
-    if link["failure"] == 0:
-        link["failure"] = failure
+    link["failure"] = failure
+    link["has_ended"] = 1
     link["state"] = _S_CLOSED
     link["timer_at_ps"] = NEVER
+
+
+@kernel
+def release(link, pool):
+    """Give back what a closed link still held of the pool; a no-op on a live link, or the second time.
+
+    :func:`on_frame` does this itself. :func:`on_timeout` sees no pool: its caller does it afterwards, before the other
+    links of the pool are polled. ``submitted_bytes - acked_bytes`` remains to say what was not delivered.
+
+    Parameters
+    ----------
+    link : LINK row, modified in place
+    pool : POOL row, modified in place
+    """
+    if link["state"] == _S_CLOSED and link["cut_bytes"] != link["acked_bytes"]:
+        pool["held_bytes"] -= link["cut_bytes"] - link["acked_bytes"]
+        link["cut_bytes"] = link["acked_bytes"]
+        link["sent_bytes"] = link["acked_bytes"]
+        link["tx_max"] = link["tx_una"]
+        link["tx_next"] = link["tx_una"]
 
 
 @kernel
@@ -92,9 +134,6 @@ def _send(link, opcode, tx_seq, rx_seq, out, n_out):
 @kernel
 def _send_close(link, now_ps, out, n_out):
     """CLOSE with the id after our last PAYLOAD; (re)starts the timer. Also the replay."""
-    last = seq_add(link["tx_max"], -1)
-    link["tx_closing_seq"] = last
-    link["has_tx_closing"] = 1
     link["close_answered"] = 0
     link["timer_at_ps"] = now_ps + link["rto_ps"]
     return _send(link, _CLOSE, link["tx_max"], link["rx_seq"], out, n_out)
@@ -106,8 +145,7 @@ def _close_if_idle(link, now_ps, out, n_out):
     if (
         link["is_closing"] != 0
         and link["state"] == _S_OPEN
-        and link["tx_una"] == link["tx_max"]
-        and link["cut_bytes"] == link["submitted_bytes"]
+        and link["acked_bytes"] == link["submitted_bytes"]
     ):
         return _send_close(link, now_ps, out, n_out)
     return n_out
@@ -115,18 +153,20 @@ def _close_if_idle(link, now_ps, out, n_out):
 
 @kernel
 def _receive_open(link, frame, out, n_out):
-    """OPEN: learn the peer's id and answer; on an open link tell a duplicate from a restarted peer."""
+    """OPEN: learn the peer's id and answer; on a link that is up tell a duplicate from a restarted peer."""
     seq = frame["tx_seq"]
     state = link["state"]
-    if state == _S_OPEN:
-        past_opening = seq_diff(seq, link["peer_open_seq"])
-        if past_opening < 0 or past_opening > seq_diff(link["rx_seq"], link["peer_open_seq"]):
-            _end(link, _F_PEER_RESTARTED)
-            return n_out
-    elif state == _S_CLOSED or state == _S_OPEN_SENT:
-        link["peer_open_seq"] = seq
+    if state == _S_CLOSED or state == _S_OPEN_SENT:
+        if link["has_ended"] != 0:
+            return _send(link, _OPEN_NACK, 0, seq, out, n_out)  # no way free until the owner makes the row new
         link["rx_seq"] = seq
         link["state"] = int(RECEIVED[_OPEN, state, 1])
+    elif (link["rx_seq"] - seq) & SEQ_MASK > link["payloads_received"]:
+        # Ids from the peer's opening id up to rx_seq were used by this link, and rx_seq lies payloads_received ids
+        # after the opening id. No other id can be a duplicate; and a peer that restarted must not have its new ids
+        # taken for old ones, even while we close.
+        _end(link, _F_PEER_RESTARTED)
+        return n_out
     return _send(link, _OPEN_ACK, seq_add(link["initial_seq"], 1), seq, out, n_out)
 
 
@@ -145,8 +185,8 @@ def _receive_payload(link, frame, now_ps, out, n_out):
     if distance > 1 or closing_unanswered or frame["payload_bytes"] == 0:
         # Go-back-N: name the missing id once, and again only when ids step back, which shows a new pass of the sender
         link["gaps_received"] += 1
-        is_new_pass = link["rx_nacked"] == 0 or seq_diff(seq, link["rx_highest_seq"]) <= 0
-        link["rx_highest_seq"] = seq
+        is_new_pass = link["rx_nacked"] == 0 or seq_diff(seq, link["rx_gap_seq"]) <= 0
+        link["rx_gap_seq"] = seq
         if not is_new_pass:
             return n_out
         link["rx_nacked"] = 1
@@ -156,7 +196,8 @@ def _receive_payload(link, frame, now_ps, out, n_out):
     link["rx_nacked"] = 0
     link["rx_bytes"] += frame["payload_bytes"]
     link["payloads_received"] += 1
-    link["is_proven"] = 1
+    if link["proven_at_byte"] == NEVER:
+        link["proven_at_byte"] = link["cut_bytes"]
     link["acks_sent"] += 1
     n_out = _send(link, _ACK, 0, seq, out, n_out)
     if link["has_rx_closing"] != 0:
@@ -178,7 +219,8 @@ def _receive_ack(link, ring, pool, params, seq, now_ps):
     if seq_diff(seq, link["tx_max"]) >= 0:
         link["dropped_illegal"] += 1
         return 0
-    link["is_proven"] = 1
+    if link["proven_at_byte"] == NEVER:
+        link["proven_at_byte"] = link["cut_bytes"]
     acknowledge(link, ring, pool, params, seq, now_ps)
     return 1
 
@@ -189,7 +231,8 @@ def _receive_nack(link, ring, pool, params, seq, now_ps):
     if seq_diff(seq, link["tx_una"]) < 0 or seq_diff(seq, link["tx_max"]) >= 0:
         link["dropped_stale"] += 1
         return
-    link["is_proven"] = 1
+    if link["proven_at_byte"] == NEVER:
+        link["proven_at_byte"] = link["cut_bytes"]
     link["nacks_received"] += 1
     if seq != link["tx_una"]:
         acknowledge(link, ring, pool, params, seq_add(seq, -1), now_ps)
@@ -220,8 +263,6 @@ def _receive_close(link, ring, pool, params, frame, now_ps, out, n_out):
         return _send(link, _CLOSE_NACK, last, frame["tx_seq"], out, n_out)
     link["rx_closing_seq"] = seq_add(frame["tx_seq"], -1)
     link["has_rx_closing"] = 1
-    link["tx_closing_seq"] = last
-    link["has_tx_closing"] = 1
     link["state"] = _S_CLOSE_RECD
     if link["tx_una"] != link["tx_max"]:
         n_out = _send(link, _CLOSE_NACK, last, frame["tx_seq"], out, n_out)
@@ -279,15 +320,13 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
     if rule == _R_NACK:
         _receive_nack(link, ring, pool, params, frame["rx_seq"], now_ps)
     elif rule == _R_ANSWER_OPEN:
-        return _receive_open(link, frame, out, n_out)
+        n_out = _receive_open(link, frame, out, n_out)
     elif rule == _R_OPENED:
         if frame["rx_seq"] != link["initial_seq"]:
             link["dropped_stale"] += 1
             return n_out
         link["state"] = int(RECEIVED[opcode, link["state"], 1])
-        link["peer_open_seq"] = seq_add(frame["tx_seq"], -1)
-        link["rx_seq"] = link["peer_open_seq"]
-        link["is_proven"] = 1
+        link["rx_seq"] = seq_add(frame["tx_seq"], -1)
         link["retries"] = 0
         link["timer_at_ps"] = NEVER
         return _close_if_idle(link, now_ps, out, n_out)
@@ -297,36 +336,47 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
             return n_out
         _end(link, _F_REFUSED)
     elif rule == _R_JUDGE_CLOSE:
-        return _receive_close(link, ring, pool, params, frame, now_ps, out, n_out)
+        n_out = _receive_close(link, ring, pool, params, frame, now_ps, out, n_out)
     elif rule == _R_ANSWER_CLOSE:
         if link["state"] == _S_OPEN_SENT:
             _end(link, _F_REFUSED)
-        return _send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)
+        n_out = _send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)
     elif rule == _R_CLOSED:
-        if link["state"] == _S_CLOSE_RECD or frame["rx_seq"] == link["tx_max"]:
+        if frame["rx_seq"] == link["tx_max"]:  # the id of our CLOSE
             _end(link, 0)
         else:
             link["dropped_stale"] += 1
     elif rule == _R_CLOSE_NACKED:
-        if link["state"] == _S_CLOSE_SENT:
-            link["close_answered"] = 1
-            link["rx_closing_seq"] = frame["tx_seq"]
-            link["has_rx_closing"] = 1
-            if seq_diff(link["rx_seq"], frame["tx_seq"]) >= 0:
-                return _send_close(link, now_ps, out, n_out)
-            link["timer_at_ps"] = now_ps + link["rto_ps"]
+        if link["state"] != _S_CLOSE_SENT or frame["rx_seq"] != link["tx_max"]:
+            link["dropped_stale"] += 1  # no CLOSE of ours is out, or it was another
+            return n_out
+        if link["close_answered"] == 0:
+            link["retries"] = 0
+        link["close_answered"] = 1
+        link["rx_closing_seq"] = frame["tx_seq"]
+        link["has_rx_closing"] = 1
+        if seq_diff(link["rx_seq"], frame["tx_seq"]) >= 0:
+            return _send_close(link, now_ps, out, n_out)
+        link["timer_at_ps"] = now_ps + link["rto_ps"]
     elif rule == _R_NACK_FULL:
-        link["dropped_stale"] += 1
+        # The timer resends; a peer that says it is full is alive, so flow control never runs into the retry limit
+        link["nacks_received"] += 1
+        link["retries"] = 0
     elif rule == _R_NO_LINK:
-        return _send(link, _NACK_NOLINK, 0, frame["tx_seq"], out, n_out)
+        n_out = _send(link, _NACK_NOLINK, 0, frame["tx_seq"], out, n_out)
     elif rule == _R_LINK_DOWN:
-        # Only an id that we are waiting for, and only from a peer known to be open: its OPEN_ACK to us, or ours to
-        # it, may still be on the way, and a stranger's guess must not end a link
+        # Believed only of an id that we wait for and first sent after the peer was known to be open. Before that the
+        # peer may just be waiting for an OPEN_ACK, even if it answered our OPEN (both opened at once); and a
+        # stranger's guess must not end a link. Not believed, the retry limit still finds a dead peer.
         seq = frame["rx_seq"]
-        if link["is_proven"] == 0 or seq_diff(seq, link["tx_una"]) < 0 or seq_diff(seq, link["tx_max"]) >= 0:
-            link["dropped_lost"] += 1
-        else:
+        if (
+            seq_diff(seq, link["tx_una"]) >= 0
+            and seq_diff(seq, link["tx_max"]) < 0
+            and ring[link["ring_base"] + (seq & link["ring_mask"])]["end_byte"] > link["proven_at_byte"]
+        ):
             _end(link, _F_LINK_DOWN)
+        else:
+            link["dropped_lost"] += 1
     elif rule == _R_BEYOND:
         link["dropped_stale"] += 1
     elif rule == _R_ILLEGAL:
@@ -335,6 +385,7 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
         link["dropped_stale"] += 1
     elif rule == _R_LOST:
         link["dropped_lost"] += 1
+    release(link, pool)
     return n_out
 
 
@@ -343,8 +394,8 @@ def on_timeout(link, params, now_ps, out, n_out):
     """React to ``timer_at_ps`` having passed; a call too early changes nothing.
 
     OPEN_SENT replays OPEN, CLOSE_SENT replays CLOSE, an open link sends again from its oldest unacknowledged id on the
-    next polls. Past the retry limit the link ends with failure RETRY_LIMIT. Parameters and return as for
-    :func:`on_frame`.
+    next polls. Past the retry limit the link ends with failure RETRY_LIMIT, and the caller owes its pool a
+    :func:`release`. Parameters and return as for :func:`on_frame`.
     """
     if now_ps < link["timer_at_ps"]:
         return n_out
@@ -375,9 +426,9 @@ def on_open(link, now_ps, out, n_out):
 
     Status
     ------
-    ILLEGAL_SEND : the link is not closed.
+    ILLEGAL_SEND : the link is not closed, or has ended and was not made new.
     """
-    if link["state"] != _S_CLOSED or link["failure"] != 0:
+    if link["state"] != _S_CLOSED or link["has_ended"] != 0:
         return _ILLEGAL_SEND
     if n_out + MAX_ANSWERS > len(out):
         return _OUT_FULL
@@ -422,8 +473,8 @@ def next_payload_bytes(link, pool, params, ring):
         return 0
     if link["tx_next"] != link["tx_max"]:
         return ring[link["ring_base"] + (link["tx_next"] & link["ring_mask"])]["end_byte"] - link["sent_bytes"]
-    if rule == _T_UNTIL and link["has_tx_closing"] != 0:
-        return 0  # a new id would lie beyond the remote closing id
+    if rule == _T_UNTIL:
+        return 0  # a new id would lie beyond the remote closing id, which is tx_max - 1 from the CLOSE on
     length = link["submitted_bytes"] - link["cut_bytes"]
     length = min(length, params["mtu_bytes"])
     if length > window_room_bytes(link, pool, params):
@@ -479,6 +530,12 @@ def on_frame_at(links, i, ring, pools, k, params, frames, j, now_ps, out, n_out)
 def on_timeout_at(links, i, params, now_ps, out, n_out):
     """:func:`on_timeout` on ``links[i]``."""
     return on_timeout(links[i], params[0], now_ps, out, n_out)
+
+
+@kernel(export=True)
+def release_at(links, i, pools, k):
+    """:func:`release` on ``links[i]`` and ``pools[k]``."""
+    release(links[i], pools[k])
 
 
 @kernel(export=True)

@@ -26,7 +26,7 @@ class Failure(IntEnum):
     """Why a link ended other than by an orderly close: ``link["failure"]``."""
 
     NONE = 0
-    RETRY_LIMIT = 1  # the peer answered nothing through retry_limit timeouts
+    RETRY_LIMIT = 1  # no progress through retry_limit timeouts and one more
     REFUSED = 2  # OPEN_NACK
     LINK_DOWN = 3  # NACK_NOLINK: the peer does not know this link
     PEER_RESTARTED = 4  # an OPEN that is no duplicate came on an open link
@@ -45,20 +45,19 @@ LINK = np.dtype(
         # identity and state
         "state", "vc", "failure",
         "initial_seq",  # our opening id, drawn by the owner; our first PAYLOAD is the id after it
-        "peer_open_seq",  # the peer's opening id
-        "is_proven",  # the peer has shown that it is open: from now on its NACK_NOLINK counts
+        "has_ended",  # closed after having been up or tried: an OPEN cannot raise it again, init_links can
+        "proven_at_byte",  # cut_bytes when the peer was first known to be open (NEVER: not yet); see NACK_NOLINK
         "is_closing",  # the owner asked for a close, to be sent when all is acknowledged
         "close_answered",  # our CLOSE was answered by a CLOSE_NACK: the peer still sends
         # receiving
         "rx_seq",  # last id delivered in order
-        "rx_highest_seq",  # highest id seen in the current gap episode
+        "rx_gap_seq",  # the last id that came beyond rx_seq + 1: a step back from it shows a new pass of the sender
         "rx_nacked",  # 1 while a NACK for rx_seq + 1 is out
         "rx_bytes",  # delivered in order
         "rx_closing_seq", "has_rx_closing",  # the last id we still accept
         # sending: ids tx_una <= tx_next <= tx_max, and the stream offsets at each
         "tx_una", "tx_next", "tx_max",
         "acked_bytes", "sent_bytes", "cut_bytes", "submitted_bytes",
-        "tx_closing_seq", "has_tx_closing",  # the last id the peer still accepts
         "ring_base", "ring_mask",  # this link's slots in the SENT array; the mask is slots - 1, a power of two
         # recovery (RFC 6298)
         "timer_at_ps", "rto_ps", "srtt_ps", "rttvar_ps", "min_rtt_ps", "karn_seq", "has_karn", "retries",
@@ -96,12 +95,18 @@ def make_params(
     rto_initial_ps, rto_min_ps, rto_max_ps : int
         Retransmission timeout before the first sample, its floor and its ceiling (RFC 6298).
     retry_limit : int
-        Timeouts in a row without progress before the link fails.
+        Timeouts in a row without progress that are retried; one more and the link fails.
     """
+    if mtu_bytes < 1:
+        raise ValueError(f"mtu_bytes is {mtu_bytes}; a payload has at least 1 byte")
     if window_bytes < mtu_bytes:
         raise ValueError(f"window_bytes is {window_bytes}, below one payload of mtu_bytes {mtu_bytes}; raise it")
     if not 0 < rto_min_ps <= rto_initial_ps <= rto_max_ps:
         raise ValueError("rto_min, rto_initial and rto_max must be positive and in this order")
+    if rto_max_ps > NEVER // 4:
+        raise ValueError(f"rto_max_ps is {rto_max_ps}; above {NEVER // 4} its double and srtt + 4 rttvar leave int64")
+    if retry_limit < 0:
+        raise ValueError(f"retry_limit is {retry_limit}; give 0 to fail at the first timeout, or more")
     params = np.zeros(1, PARAMS)
     params[0] = (mtu_bytes, window_bytes, rto_initial_ps, rto_min_ps, rto_max_ps, retry_limit)
     return params
@@ -126,7 +131,7 @@ def init_links(
     slots : int
         Ring slots per link, a power of two.
     """
-    if slots & (slots - 1):
+    if slots < 1 or slots & (slots - 1):
         raise ValueError(f"slots is {slots}; give a power of two")
     links[:] = 0
     links["vc"] = vc
@@ -138,5 +143,6 @@ def init_links(
     links["ring_mask"] = slots - 1
     links["timer_at_ps"] = NEVER
     links["min_rtt_ps"] = NEVER
+    links["proven_at_byte"] = NEVER
     links["rto_ps"] = params[0]["rto_initial_ps"]
     return np.zeros(links.size * slots, SENT)

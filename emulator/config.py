@@ -1,0 +1,252 @@
+"""What is modelled: frozen dataclasses, validated, with the unit in each name; from Python or from TOML.
+
+A quantity may be a number in the unit of its name or text with a unit of its own: ``rate_bps = "100G"``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+
+from emulator import roce
+from ttpoe import constants, units
+
+TRANSPORTS = ("ttpoe", "ttpoe-pfc", "roce-pfc", "roce")
+"""A transport and its link flow control. Without PFC the switch is drop-tail."""
+DEFAULT_TRANSPORTS = ("ttpoe", "roce-pfc", "roce")
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+class ConfigError(ValueError):
+    """A scenario that cannot be run; the message is one sentence that names the field and the fix."""
+
+
+def _quantity(parse: Callable[[str], int]) -> BeforeValidator:
+    def convert(value: Any) -> Any:
+        return parse(value) if isinstance(value, str) else value
+
+    return BeforeValidator(convert)
+
+
+Bytes = Annotated[int, _quantity(units.parse_size_bytes), Field(gt=0, lt=2**50, strict=True)]
+Bps = Annotated[int, _quantity(units.parse_rate_bps), Field(ge=1_000_000, le=10**13, strict=True)]
+Picoseconds = Annotated[int, _quantity(units.parse_time_ps), Field(ge=0, le=3600 * units.PS_PER_S, strict=True)]
+PositivePicoseconds = Annotated[int, _quantity(units.parse_time_ps), Field(gt=0, le=3600 * units.PS_PER_S, strict=True)]
+Priority = Annotated[int, Field(ge=0, le=7, strict=True)]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class LinkConfig:
+    """A cable: the same rate and delay both ways."""
+
+    rate_bps: Bps = 100_000_000_000
+    delay_ps: Picoseconds = units.PS_PER_US
+    """Propagation, one way."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class HostLinkConfig:
+    """Another cable for some hosts of a star."""
+
+    hosts: tuple[Annotated[int, Field(ge=0)], ...]
+    rate_bps: Bps | None = None
+    delay_ps: Picoseconds | None = None
+
+
+@dataclass(frozen=True, config=_STRICT)
+class SwitchConfig:
+    """A shared-buffer, store-and-forward switch. No default is universal: each is a parameter."""
+
+    buffer_bytes: Bytes = 12_000_000
+    """Headroom included; 12 MB is of the Trident II class."""
+    alpha: Annotated[float, Field(gt=0, le=64)] = 1.0
+    """Dynamic threshold factor (Choudhury and Hahne)."""
+    headroom_bytes: Bytes | None = None
+    """Per lossless (port, priority); None: the bound of :func:`emulator.topology.headroom_bound_bytes`."""
+    resume_offset_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(ge=0)] = 3_000
+    """XON this far below the threshold (HPCC's switch)."""
+    pipeline_latency_ps: Picoseconds = 0
+    pause_quanta: Annotated[int, Field(ge=1, le=65_535)] = 65_535
+    pause_reaction_ps: Picoseconds = 0
+    """From the last bit of a PFC frame to its effect on the sender."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class TtpoeConfig:
+    """TTPoE endpoints; the protocol's own readings are in docs/design.md."""
+
+    mtu_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(ge=1, le=9_000)] = constants.MAX_PAYLOAD_BYTES
+    """Payload of one frame; the specification ends at 1024, more is reported as ttpoe-jumbo."""
+    window_bytes: Bytes = constants.WINDOW_BYTES
+    """Payload unacknowledged, per link or per host."""
+    shared_window: bool = False
+    """True: one window for all links of a host, as the hardware's SRAM is."""
+    handshake: bool = True
+    """OPEN and OPEN_ACK are part of the completion time; False: links are open at the start."""
+    rto_min_ps: PositivePicoseconds = 100 * units.PS_PER_US
+    rto_initial_ps: PositivePicoseconds = units.PS_PER_MS
+    rto_max_ps: PositivePicoseconds = units.PS_PER_S
+    retry_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 16
+    """Timeouts in a row without progress before the link fails."""
+
+    @model_validator(mode="after")
+    def _check(self) -> TtpoeConfig:
+        if self.window_bytes < self.mtu_bytes:
+            raise ValueError(f"window_bytes {self.window_bytes} is below mtu_bytes {self.mtu_bytes}; raise it")
+        if not self.rto_min_ps <= self.rto_initial_ps <= self.rto_max_ps:
+            raise ValueError("rto_min_ps, rto_initial_ps and rto_max_ps must be in this order")
+        return self
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RoceConfig:
+    """RoCEv2 reliable connections without congestion control."""
+
+    mtu_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(ge=1, le=9_000)] = 4_096
+    """InfiniBand has 256 to 4096 in powers of two; other sizes are allowed for comparison."""
+    window_bytes: Bytes | None = None
+    """Payload unacknowledged; None: as many packets as 24-bit PSNs allow, as without congestion control."""
+    rto_exponent: Annotated[int, Field(ge=0, le=31)] = 14
+    """Timeout 4.096 us x 2^n; 14 (67 ms) is what perftest sets, NCCL sets more."""
+    retry_limit: Annotated[int, Field(ge=1, le=7)] = 7
+    """Timeouts in a row before the QP fails; the verbs API has three bits for it."""
+    ack_every_packets: Annotated[int, Field(ge=1)] = 1
+
+    @model_validator(mode="after")
+    def _check(self) -> RoceConfig:
+        if self.window_bytes is not None and self.window_bytes < self.mtu_bytes * self.ack_every_packets:
+            raise ValueError("window_bytes is below ack_every_packets packets of mtu_bytes; raise it")
+        return self
+
+    @property
+    def rto_ps(self) -> int:
+        """4.096 us x 2^rto_exponent."""
+        return 4_096_000 << self.rto_exponent
+
+
+@dataclass(frozen=True, config=_STRICT)
+class StarConfig:
+    """Hosts h0, h1, ... on one switch s0."""
+
+    kind: Literal["star"] = "star"
+    hosts: Annotated[int, Field(ge=2, le=65_536)] | None = None
+    """None: as many as the workload names."""
+    links: tuple[HostLinkConfig, ...] = ()
+    """Cables that differ from the scenario's ``link``."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class IncastConfig:
+    """Senders h1 to hN each send one message to h0."""
+
+    kind: Literal["incast"] = "incast"
+    senders: Annotated[int, Field(ge=1, le=65_535, strict=True)] = 32
+    size_bytes: Bytes = 1_000_000
+    jitter_ps: Picoseconds = 0
+    """Each sender starts at a time drawn evenly from [0, jitter]."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class FlowConfig:
+    """One message."""
+
+    src: Annotated[int, Field(ge=0)]
+    dst: Annotated[int, Field(ge=0)]
+    size_bytes: Bytes
+    start_ps: Picoseconds = 0
+
+
+@dataclass(frozen=True, config=_STRICT)
+class FlowListConfig:
+    """Messages one by one."""
+
+    flows: tuple[FlowConfig, ...]
+    kind: Literal["flows"] = "flows"
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ScenarioConfig:
+    """One experiment: a workload on a topology, over one or more transports and seeds."""
+
+    name: str = "incast"
+    transports: tuple[Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce"], ...] = DEFAULT_TRANSPORTS
+    seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 1
+    repeat: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 1
+    """Paired seeds: seed, seed + 1, ..."""
+    until_ps: PositivePicoseconds = 60 * units.PS_PER_S
+    """A run that is not over by then says which flows are unfinished."""
+    priority: Priority = 3
+    ack_priority: Priority | None = None
+    """None: the data's."""
+    link: LinkConfig = field(default_factory=LinkConfig)
+    switch: SwitchConfig = field(default_factory=SwitchConfig)
+    topology: StarConfig = field(default_factory=StarConfig)
+    workload: Annotated[IncastConfig | FlowListConfig, Field(discriminator="kind")] = field(
+        default_factory=IncastConfig
+    )
+    ttpoe: TtpoeConfig = field(default_factory=TtpoeConfig)
+    roce: RoceConfig = field(default_factory=RoceConfig)
+
+    @model_validator(mode="after")
+    def _check(self) -> ScenarioConfig:
+        if not self.transports:
+            raise ValueError("transports is empty; name at least one of " + ", ".join(TRANSPORTS))
+        if len(set(self.transports)) != len(self.transports):
+            raise ValueError("transports names one of them twice")
+        return self
+
+
+_SCENARIO = TypeAdapter(ScenarioConfig)
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part not in ("incast", "flows") or len(first["loc"]) == 1)
+    what = first["msg"].removeprefix("Value error, ")
+    given = first.get("input")
+    shown = f" (given {given!r})" if isinstance(given, str | int | float) else ""
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"{where}: there is no such field; see docs/formats.md for the fields of a scenario"
+    if first["type"] in ("missing", "missing_argument"):
+        return f"{where}: this field is required"
+    return f"{where}: {what}{shown}" if where else what + shown
+
+
+def make_scenario(values: dict[str, Any]) -> ScenarioConfig:
+    """A scenario from plain values, nested as in a TOML file; raises ConfigError naming the field."""
+    try:
+        return _SCENARIO.validate_python(values)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from None
+
+
+def load_scenario(path: str | Path) -> ScenarioConfig:
+    """A scenario from a TOML file; raises ConfigError naming the file and the field."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: this is not UTF-8 text, so no TOML scenario") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    try:
+        return make_scenario(values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
+    """Bytes on the line of a transport's largest frame."""
+    if transport.startswith("ttpoe"):
+        payload = scenario.ttpoe.mtu_bytes
+        frame = max(constants.HEADER_BYTES + payload, constants.MIN_FRAME_BYTES)
+        return frame + constants.FCS_BYTES + constants.PREAMBLE_AND_GAP_BYTES
+    return int(roce.wire_bytes(roce.WRITE_ONLY, scenario.roce.mtu_bytes))

@@ -1,0 +1,159 @@
+"""The dispatch loop and nothing else: take the first event, call what it concerns, try the ports it touched.
+
+Resumable: it returns after a bounded number of events, so that progress, Ctrl-C and capture files are served between
+slices; slicing never changes a result.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_frame
+from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready
+from emulator.packet import DATA, LINE_ONLY_BYTES, PFC, free_packet
+from emulator.pfc import on_pfc_frame, on_port_timer, send_pfc
+from emulator.port import enqueue, kick, start_if_idle, take_arrival
+from emulator.schedule import ARRIVAL, DEPARTURE, INDEX_MASK, LINK_STATE, event_class, pop
+from emulator.series import sample
+from emulator.tracing import record
+from ttpoe._jit import kernel
+
+
+class RunStatus(IntEnum):
+    """Why :func:`run` returned."""
+
+    SLICE = 0  # max_events are done; call again
+    FINISHED = 1  # every flow is over
+    EMPTY = 2  # nothing will ever happen again, and a flow is not over
+    UNTIL = 3  # the next event lies beyond until_ps
+    NEED_PACKETS = 4  # grow the packet rows and call again
+    NEED_EVENTS = 5  # grow the heap and call again
+    NEED_TRACE = 6  # drain the trace rows and call again
+
+
+_SLICE, _FINISHED, _EMPTY, _UNTIL = 0, 1, 2, 3
+_NEED_PACKETS, _NEED_EVENTS, _NEED_TRACE = 4, 5, 6
+
+MARGIN = 64
+"""Packets, events or trace rows that one event may take at most, with room to spare."""
+
+
+@kernel(inline=True)
+def _switch_arrival(world, i, p, now_ps):
+    """Packet ``p`` came over port ``i``'s line to a switch: admit and queue it, or drop it by cause."""
+    engine = world.engine[0]
+    packet = world.packets[p]
+    switch_index = int(world.ports[i]["far_switch"])
+    switch = world.switches[switch_index]
+    in_port = i ^ 1
+    out_port = int(world.routes[switch_index, packet["dst"]])
+    priority = int(packet["priority"])
+    size_bytes = int(packet["wire_bytes"]) - LINE_ONLY_BYTES
+    queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
+    ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
+    is_lossless = (switch["lossless_mask"] >> priority) & 1
+    verdict = switch_on_frame(switch, ingress, queue, is_lossless, size_bytes)
+    if verdict > ADMITTED_XOFF:
+        queue["drops"] += 1
+        engine["dropped"] += 1
+        switch["drops"][verdict - ADMITTED_XOFF - 1] += 1
+        world.flows[int(packet["end"]) >> 1]["drops"] += 1
+        free_packet(engine, world.packets, p)
+        return
+    packet["in_port"] = in_port
+    enqueue(world, out_port, p)
+    kick(world, out_port)
+    if verdict == ADMITTED_XOFF:
+        send_pfc(world, in_port, priority, engine["pfc_quanta"], now_ps)
+        kick(world, in_port)
+    if world.ports[out_port]["is_watched"] != 0:
+        sample(engine, world.series, queue["bytes"], now_ps)
+
+
+@kernel(export=True)
+def run(world, until_ps, max_events):
+    """Run the world until a reason to stop.
+
+    Parameters
+    ----------
+    world : World
+        Modified in place.
+    until_ps : int64
+        Events after this time stay in the heap.
+    max_events : int64
+        Events of this call.
+
+    Returns
+    -------
+    int64
+        A `RunStatus`.
+    """
+    engine = world.engine[0]
+    heap = world.heap
+    ports = world.ports
+    last_event = engine["events"] + max_events
+    while True:
+        if engine["unfinished"] == 0:
+            return _FINISHED
+        if engine["heap_count"] == 0:
+            return _EMPTY
+        if heap[0]["time_ps"] > until_ps:
+            return _UNTIL
+        if engine["events"] >= last_event:
+            return _SLICE
+        if engine["free_count"] < MARGIN:
+            return _NEED_PACKETS
+        if engine["heap_count"] + MARGIN > len(heap):
+            return _NEED_EVENTS
+        if engine["is_tracing"] != 0 and engine["trace_count"] + MARGIN > len(world.trace):
+            return _NEED_TRACE
+        now_ps = heap[0]["time_ps"]
+        key = heap[0]["key"]
+        engine["heap_count"] = pop(heap, engine["heap_count"])
+        engine["now_ps"] = now_ps
+        engine["events"] += 1
+        which = event_class(key)
+        index = key & INDEX_MASK
+        answering_end = -1
+        answers = 0
+        if which == DEPARTURE:
+            ports[index]["is_departure_pending"] = 0
+            kick(world, index)
+        elif which == ARRIVAL:
+            p = take_arrival(world, index)
+            engine["packet_hops"] += 1
+            kind = int(world.packets[p]["kind"])
+            if kind == DATA:
+                engine["data_hops"] += 1
+            port = ports[index ^ 1]
+            port["rx_frames"] += 1
+            if port["is_captured"] != 0:
+                record(world, index ^ 1, p, 0, now_ps)
+            if kind == PFC:
+                if on_pfc_frame(world, index ^ 1, p, now_ps) != 0:
+                    kick(world, index ^ 1)
+            elif ports[index]["far_switch"] >= 0:
+                _switch_arrival(world, index, p, now_ps)
+            else:
+                answering_end = int(world.packets[p]["end"])
+                answers = host_on_frame(world, p, now_ps)
+        elif which == LINK_STATE:
+            on_port_timer(world, index, now_ps)
+            kick(world, index)
+        elif index < len(world.ends):
+            answering_end = index
+            answers = host_on_timer(world, index, now_ps)
+        else:
+            answering_end = 2 * (index - len(world.ends))
+            answers = host_start_flow(world, answering_end >> 1, now_ps)
+        if answering_end >= 0:
+            nic = int(world.ends[answering_end]["port"])
+            for k in range(answers):
+                enqueue(world, nic, make_packet(world, answering_end, k))
+            if note_ready(world, answering_end) + answers > 0:
+                kick(world, nic)
+        while engine["kick_count"] > 0:
+            engine["kick_count"] -= 1
+            touched = int(world.kicks[engine["kick_count"]])
+            ports[touched]["is_kicked"] = 0
+            start_if_idle(world, touched, now_ps)

@@ -1,0 +1,293 @@
+"""A scenario becomes arrays, the arrays are run in slices, and the slices end in results.
+
+Nothing here is global: two fabrics can run in one process, in threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator import roce, series, world
+from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
+from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes
+from emulator.engine import MARGIN, RunStatus, run
+from emulator.packet import PACKET
+from emulator.results import RunResult, collect
+from emulator.schedule import EVENT, INDEX_MASK, TIMER, event_key, push
+from emulator.topology import Topology, build_star, headroom_bound_bytes
+from emulator.workload import Message, hosts_needed, make_messages, name_hash
+from ttpoe import state, units
+from ttpoe._jit import kernel
+from ttpoe.fsm import State
+
+_SLICE_SECONDS = 0.05
+_FIRST_PACKETS = 4096
+_TRACE_ROWS = 65_536
+
+TraceSink = Callable[[np.ndarray], None]
+"""Takes TRACE rows, in time order; they are reused afterwards."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is, told between slices."""
+
+    now_ps: int
+    events: int
+    unfinished: int
+    wall_s: float
+
+
+@kernel(export=True)
+def _schedule_flows(heap, ports, ends, flows):
+    """Push the start of every flow; returns the number of events."""
+    n = 0
+    for f in range(len(flows)):
+        port = ports[ends[2 * f]["port"]]
+        n = push(heap, n, flows[f]["start_ps"], event_key(TIMER, len(ends) + f, port))
+    return n
+
+
+class Fabric:
+    """One run: a scenario, one transport, one seed.
+
+    Parameters
+    ----------
+    scenario : ScenarioConfig
+    transport : str
+        One of :data:`emulator.config.TRANSPORTS`.
+    seed : int
+    capture : collection of str
+        Names of ports whose frames go to the sink.
+    """
+
+    def __init__(
+        self, scenario: ScenarioConfig, transport: str, seed: int, *, capture: frozenset[str] = frozenset()
+    ) -> None:
+        started = time.perf_counter()
+        self.scenario = scenario
+        self.transport = transport
+        self.seed = seed
+        self.messages = make_messages(scenario, seed)
+        needed = hosts_needed(self.messages)
+        hosts = scenario.topology.hosts or needed
+        if hosts < needed:
+            raise ConfigError(f"topology.hosts: the workload names host {needed - 1}; raise hosts to {needed}")
+        self.topology = build_star(scenario, hosts)
+        unknown = sorted(capture - set(self.topology.port_names))
+        if unknown:
+            names = self.topology.port_names
+            raise ConfigError(f"capture: there is no port {unknown[0]}; ports are {names[0]}, {names[1]} to {names[-1]}")
+        self._protocol = world.TTPOE if transport.startswith("ttpoe") else world.ROCE
+        self._is_lossless = transport.endswith("-pfc")
+        self._capture = capture
+        self.world = self._build()
+        self.setup_s = time.perf_counter() - started
+
+    def _build(self) -> world.World:
+        scenario, topology = self.scenario, self.topology
+        n_flows, n_ports = len(self.messages), len(topology.port_names)
+        if 3 * n_flows + n_ports > INDEX_MASK:
+            raise ConfigError(f"workload: {n_flows} flows are more than an event's index can hold")
+        flows = np.zeros(n_flows, world.FLOW)
+        flows["size_bytes"] = [m.size_bytes for m in self.messages]
+        flows["start_ps"] = [m.start_ps for m in self.messages]
+        flows["finished_rx_ps"] = flows["finished_tx_ps"] = units.NEVER
+        ends = np.zeros(2 * n_flows, world.END)
+        ends["timer_pending_ps"] = units.NEVER
+        ends["host"] = np.array([(m.src, m.dst) for m in self.messages], np.int32).ravel()
+        ends["peer_host"] = np.array([(m.dst, m.src) for m in self.messages], np.int32).ravel()
+        ends["port"] = topology.host_port[ends["host"]]
+        ends["priority"] = scenario.priority
+        ports, ingress, switches = self._build_ports()
+        queues = np.zeros(n_ports * PRIORITIES, QUEUE)
+        for name in ("head", "tail", "ready_head", "ready_tail"):
+            queues[name] = -1
+        queues["pause_until_ps"] = units.NEVER
+        links, ring, pools, params = self._build_ttpoe(n_flows)
+        qps, roce_params = self._build_roce(n_flows)
+        out = np.zeros(8, state.FRAME)
+        frames = np.zeros(_FIRST_PACKETS, state.FRAME)
+        engine = np.zeros(1, world.ENGINE)
+        heap = np.zeros(n_flows + 4 * n_ports + 4 * MARGIN, EVENT)
+        engine["heap_count"] = _schedule_flows(heap, ports, ends, flows)
+        engine["free_count"] = _FIRST_PACKETS
+        engine["protocol"] = self._protocol
+        engine["pfc_quanta"] = scenario.switch.pause_quanta
+        engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
+        engine["unfinished"] = n_flows
+        engine["is_tracing"] = bool(self._capture)
+        engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
+        engine["answer_priority"] = scenario.priority if scenario.ack_priority is None else scenario.ack_priority
+        return world.World(
+            engine=engine, heap=heap, ports=ports, queues=queues, ingress=ingress, switches=switches,
+            packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
+            frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
+            flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
+            roce_params=roce_params, routes=topology.routes, kicks=np.zeros(n_ports, np.int32),
+            trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
+            series=np.zeros(series.BUCKETS, world.SERIES),
+        )
+
+    def _build_ports(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        scenario, topology = self.scenario, self.topology
+        n_ports = len(topology.port_names)
+        ports = np.zeros(n_ports, world.PORT)
+        ports["salt"] = [name_hash(self.seed, "port", name) & 0xFFFFFFFF for name in topology.port_names]
+        ports["rate_bps"] = topology.rate_bps
+        exact = 8_000_000_000_000 % topology.rate_bps == 0
+        ports["ps_per_byte"] = np.where(exact, 8_000_000_000_000 // topology.rate_bps, 0)
+        far = np.arange(n_ports) ^ 1
+        pipeline_ps = np.where(topology.port_switch[far] >= 0, scenario.switch.pipeline_latency_ps, 0)
+        ports["delay_ps"] = topology.delay_ps + pipeline_ps
+        ports["quantum_ps"] = (64 * 8_000_000_000_000 + topology.rate_bps - 1) // topology.rate_bps
+        ports["timer_pending_ps"] = units.NEVER
+        for name in ("line_head", "line_tail", "control_head", "control_tail", "react_head", "react_tail"):
+            ports[name] = -1
+        ports["far_switch"], ports["far_host"] = topology.port_switch[far], topology.port_host[far]
+        ports["switch"], ports["host"] = topology.port_switch, topology.port_host
+        ports["is_captured"] = [name in self._capture for name in topology.port_names]
+        ports["is_watched"][self.watched_port] = 1
+        ingress = np.zeros(n_ports * PRIORITIES, INGRESS)
+        switches = np.zeros(topology.switches, SWITCH)
+        headroom_bytes = 0
+        if self._is_lossless:
+            priorities = {scenario.priority, scenario.priority if scenario.ack_priority is None else scenario.ack_priority}
+            switches["lossless_mask"] = sum(1 << p for p in priorities)
+            for i in np.flatnonzero(topology.port_switch >= 0):
+                bound = scenario.switch.headroom_bytes or headroom_bound_bytes(
+                    data_wire_bytes(self.transport, scenario), int(topology.rate_bps[i]), int(topology.delay_ps[i]),
+                    scenario.switch.pause_reaction_ps, scenario.switch.pipeline_latency_ps,
+                )
+                for p in priorities:
+                    ingress[i * PRIORITIES + p]["headroom_limit_bytes"] = bound
+                    headroom_bytes += bound
+        switches["shared_limit_bytes"] = scenario.switch.buffer_bytes - headroom_bytes
+        switches["alpha_q16"] = round(scenario.switch.alpha * 65_536)
+        switches["resume_offset_bytes"] = scenario.switch.resume_offset_bytes
+        least = headroom_bytes + 2 * data_wire_bytes(self.transport, scenario)
+        if scenario.switch.buffer_bytes < least:
+            raise ConfigError(
+                f"switch.buffer_bytes: {scenario.switch.buffer_bytes} is too small for {self.transport}, whose PFC headroom "
+                f"alone takes {headroom_bytes}; raise it to {least} at least"
+                if self._is_lossless
+                else f"switch.buffer_bytes: {scenario.switch.buffer_bytes} does not hold two frames; raise it to {least}"
+            )
+        return ports, ingress, switches
+
+    @property
+    def watched_port(self) -> int:
+        """The last port towards the host that is sent most."""
+        load: dict[int, int] = {}
+        for message in self.messages:
+            load[message.dst] = load.get(message.dst, 0) + message.size_bytes
+        busiest = max(load, key=lambda host: (load[host], -host))
+        return int(self.topology.host_port[busiest]) ^ 1
+
+    def _build_ttpoe(self, n_flows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        config = self.scenario.ttpoe
+        params = state.make_params(
+            mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
+            rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
+        )
+        pools = np.zeros(self.topology.hosts, state.POOL)
+        pools["limit_bytes"] = config.window_bytes if config.shared_window else units.NEVER
+        if self._protocol != world.TTPOE:
+            return np.zeros(1, state.LINK), np.zeros(1, state.SENT), pools, params
+        links = np.zeros(2 * n_flows, state.LINK)
+        seqs = np.array(
+            [name_hash(self.seed, "seq", m.name, side) & 0xFFFFFFFF for m in self.messages for side in ("tx", "rx")]
+        )
+        largest = max(message.size_bytes for message in self.messages)
+        slots = state.ring_slots(min(config.window_bytes, largest), config.mtu_bytes)
+        ring = state.init_links(links, seqs, 2, params, slots)
+        if not config.handshake:
+            links["state"] = State.OPEN
+            links["is_proven"] = 1
+            for mine, other in ((0, 1), (1, 0)):
+                links["peer_open_seq"][mine::2] = links["rx_seq"][mine::2] = seqs[other::2]
+        return links, ring, pools, params
+
+    def _build_roce(self, n_flows: int) -> tuple[np.ndarray, np.ndarray]:
+        config = self.scenario.roce
+        params = np.zeros(1, roce.ROCE_PARAMS)
+        window = units.NEVER if config.window_bytes is None else config.window_bytes
+        params[0] = (config.mtu_bytes, window, config.rto_ps, config.retry_limit, config.ack_every_packets)
+        if self._protocol != world.ROCE:
+            return np.zeros(1, roce.QP), params
+        qps = np.zeros(2 * n_flows, roce.QP)
+        psns = [name_hash(self.seed, "psn", m.name) & roce.PSN_MASK for m in self.messages]
+        qps["initial_psn"] = np.repeat(psns, 2)
+        qps["timer_at_ps"] = units.NEVER
+        return qps, params
+
+    def run(
+        self,
+        *,
+        max_events: int | None = None,
+        sink: TraceSink | None = None,
+        on_slice: Callable[[Progress], None] | None = None,
+    ) -> RunResult:
+        """Run to the end, in slices of about 50 ms of wall time.
+
+        Parameters
+        ----------
+        max_events : int, optional
+            Events per slice; by default adapted to the machine. It never changes a result.
+        sink : callable, optional
+            Takes captured rows.
+        on_slice : callable, optional
+            Told the progress after each slice; an exception it raises (Ctrl-C among them) ends the run.
+
+        Returns
+        -------
+        RunResult
+        """
+        budget = max_events or 20_000
+        wall_s = 0.0
+        while True:
+            started = time.perf_counter()
+            status = RunStatus(run(self.world, self.scenario.until_ps, budget))
+            spent = time.perf_counter() - started
+            wall_s += spent
+            engine = self.world.engine[0]
+            if status is RunStatus.NEED_PACKETS:
+                self._grow_packets()
+            elif status is RunStatus.NEED_EVENTS:
+                self.world = self.world._replace(heap=_doubled(self.world.heap))
+            elif status is RunStatus.SLICE and max_events is None:
+                budget = int(np.clip(budget * _SLICE_SECONDS / max(spent, 1e-4), 1_000, 10_000_000))
+            if engine["trace_count"]:
+                if sink is not None:
+                    sink(self.world.trace[: engine["trace_count"]])
+                engine["trace_count"] = 0
+            if on_slice is not None:
+                on_slice(Progress(int(engine["now_ps"]), int(engine["events"]), int(engine["unfinished"]), wall_s))
+            if status in (RunStatus.FINISHED, RunStatus.EMPTY, RunStatus.UNTIL):
+                return collect(self, status, wall_s)
+
+    def _grow_packets(self) -> None:
+        old = len(self.world.packets)
+        engine = self.world.engine[0]
+        packets = _chain(_doubled(self.world.packets), old, int(engine["free_head"]))
+        frames = _doubled(self.world.frames)
+        engine["free_head"] = old
+        engine["free_count"] += old
+        self.world = self.world._replace(packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME))
+
+
+def _doubled(rows: np.ndarray) -> np.ndarray:
+    return np.concatenate([rows, np.zeros_like(rows)])
+
+
+def _chain(packets: np.ndarray, first: int, after: int) -> np.ndarray:
+    """Link the rows from ``first`` on into a free list that goes on at ``after``."""
+    packets["next"][first:] = np.arange(first + 1, len(packets) + 1)
+    packets["next"][-1] = after
+    return packets
+
+

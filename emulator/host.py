@@ -1,0 +1,202 @@
+"""Hosts: flows that start, frames that arrive at a transport, and a NIC that pulls from its flows in turn.
+
+One function per event, each a branch over the transports. A NIC holds no data frames: it asks a ready end for its
+next one when the line is free, so a paused port costs no memory.
+"""
+
+from __future__ import annotations
+
+from emulator.buffer import PRIORITY_SHIFT
+from emulator.packet import ANSWER, DATA, free_packet, take_packet
+from emulator.roce import ACKNOWLEDGE, roce_is_ready, roce_on_frame, roce_on_submit, roce_on_timeout, roce_poll
+from emulator.roce import wire_bytes as roce_wire_bytes
+from emulator.schedule import TIMER, event_key, push
+from emulator.world import TTPOE
+from ttpoe._jit import kernel
+from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
+from ttpoe.fsm import Opcode
+from ttpoe.machine import next_payload_bytes, on_frame, on_open, on_submit, on_timeout, poll_payload
+from ttpoe.units import NEVER
+
+_PAYLOAD = int(Opcode.PAYLOAD)
+
+
+@kernel(inline=True)
+def arm_timer(world, e):
+    """Make sure that an event is due when end ``e``'s transport next wants one; later deadlines cost nothing."""
+    end = world.ends[e]
+    at_ps = world.links[e]["timer_at_ps"] if world.engine[0]["protocol"] == TTPOE else world.qps[e]["timer_at_ps"]
+    if at_ps < end["timer_pending_ps"]:
+        end["timer_pending_ps"] = at_ps
+        engine = world.engine[0]
+        engine["heap_count"] = push(
+            world.heap, engine["heap_count"], at_ps, event_key(TIMER, e, world.ports[end["port"]])
+        )
+
+
+@kernel(inline=True)
+def _is_ready(world, e):
+    if world.engine[0]["protocol"] == TTPOE:
+        pool = world.pools[world.ends[e]["host"]]
+        return next_payload_bytes(world.links[e], pool, world.params[0], world.ring)
+    return roce_is_ready(world.qps[e], world.roce_params[0])
+
+
+@kernel(inline=True)
+def note_ready(world, e):
+    """Put end ``e`` in its NIC's round if it has something to send; returns 1 if it joined."""
+    end = world.ends[e]
+    if end["is_ready"] != 0 or _is_ready(world, e) == 0:
+        return 0
+    end["is_ready"] = 1
+    end["next_ready"] = -1
+    priority = int(end["priority"])
+    queue = world.queues[(int(end["port"]) << PRIORITY_SHIFT) + priority]
+    if queue["ready_head"] < 0:
+        queue["ready_head"] = e
+    else:
+        world.ends[queue["ready_tail"]]["next_ready"] = e
+    queue["ready_tail"] = e
+    port = world.ports[end["port"]]
+    port["waiting"] = int(port["waiting"]) | (1 << priority)
+    return 1
+
+
+@kernel(inline=True)
+def make_packet(world, e, k):
+    """A packet for row ``k`` of the transport's output, sent by end ``e``."""
+    p = take_packet(world.engine[0], world.packets)
+    packet = world.packets[p]
+    end = world.ends[e]
+    row = world.out[k]
+    frame = world.frames[p]
+    frame["opcode"] = row["opcode"]
+    frame["vc"] = row["vc"]
+    frame["tx_seq"] = row["tx_seq"]
+    frame["rx_seq"] = row["rx_seq"]
+    frame["payload_bytes"] = row["payload_bytes"]
+    packet["end"] = e ^ 1
+    packet["dst"] = end["peer_host"]
+    packet["cookie"] = p
+    packet["in_port"] = -1
+    opcode = int(row["opcode"])
+    if world.engine[0]["protocol"] == TTPOE:
+        is_data = opcode == _PAYLOAD
+        size = max(HEADER_BYTES + row["payload_bytes"], MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
+    else:
+        is_data = opcode != ACKNOWLEDGE
+        size = roce_wire_bytes(opcode, row["payload_bytes"])
+    packet["wire_bytes"] = size
+    packet["kind"] = DATA if is_data else ANSWER
+    packet["priority"] = end["priority"] if is_data else world.engine[0]["answer_priority"]
+    return p
+
+
+@kernel(inline=True)
+def host_poll(world, i, queue, now_ps):
+    """The next data packet of the ends in ``queue``'s round, or -1; ends with nothing to send leave the round."""
+    while queue["ready_head"] >= 0:
+        e = int(queue["ready_head"])
+        end = world.ends[e]
+        if world.engine[0]["protocol"] == TTPOE:
+            n = poll_payload(
+                world.links[e], world.ring, world.pools[end["host"]], world.params[0], now_ps, world.out, 0
+            )
+        else:
+            n = roce_poll(world.qps[e], world.roce_params[0], now_ps, world.roce_out, 0)
+        queue["ready_head"] = int(end["next_ready"])
+        if n == 0:
+            end["is_ready"] = 0
+            continue
+        end["next_ready"] = -1
+        if queue["ready_head"] < 0:
+            queue["ready_head"] = e
+        else:
+            world.ends[queue["ready_tail"]]["next_ready"] = e
+        queue["ready_tail"] = e
+        arm_timer(world, e)
+        return make_packet(world, e, 0)
+    return -1
+
+
+@kernel(inline=True)
+def _note_progress(world, e, now_ps):
+    """Stamp the flow when its last byte is in order at the receiver, or acknowledged at the sender, or has failed."""
+    flow = world.flows[e >> 1]
+    if world.engine[0]["protocol"] == TTPOE:
+        failure = world.links[e]["failure"]
+        done_bytes = world.links[e]["acked_bytes"] if e & 1 == 0 else world.links[e]["rx_bytes"]
+    else:
+        qp = world.qps[e]
+        failure = qp["failure"]
+        if e & 1:
+            done_bytes = qp["rx_bytes"]
+        else:
+            done_bytes = qp["message_bytes"] if qp["una"] == qp["packets"] else 0
+    if done_bytes >= flow["size_bytes"]:
+        if e & 1:
+            if flow["finished_rx_ps"] == NEVER:
+                flow["finished_rx_ps"] = now_ps
+        elif flow["finished_tx_ps"] == NEVER:
+            flow["finished_tx_ps"] = now_ps
+    if failure != 0 and flow["failure"] == 0:
+        flow["failure"] = failure
+    if flow["is_over"] == 0 and (
+        flow["failure"] != 0 or (flow["finished_rx_ps"] != NEVER and flow["finished_tx_ps"] != NEVER)
+    ):
+        flow["is_over"] = 1
+        world.engine[0]["unfinished"] -= 1
+
+
+@kernel
+def host_on_frame(world, p, now_ps):
+    """Give packet ``p`` to the transport it is for and free it; answers are left in ``world.out``.
+
+    Returns
+    -------
+    int64
+        Number of answers, to be turned into packets and queued by the caller.
+    """
+    e = int(world.packets[p]["end"])
+    if world.engine[0]["protocol"] == TTPOE:
+        pool = world.pools[world.ends[e]["host"]]
+        n = on_frame(world.links[e], world.ring, pool, world.params[0], world.frames[p], now_ps, world.out, 0)
+    else:
+        n = roce_on_frame(world.qps[e], world.roce_params[0], world.roce_frames[p], now_ps, world.roce_out, 0)
+    world.engine[0]["delivered"] += 1
+    free_packet(world.engine[0], world.packets, p)
+    _note_progress(world, e, now_ps)
+    arm_timer(world, e)
+    return n
+
+
+@kernel
+def host_on_timer(world, e, now_ps):
+    """End ``e``'s timer event: react if it is due, arm the next; answers are left in ``world.out``; returns how many."""
+    end = world.ends[e]
+    if now_ps < end["timer_pending_ps"]:
+        return 0
+    end["timer_pending_ps"] = NEVER
+    n = 0
+    if world.engine[0]["protocol"] == TTPOE:
+        n = on_timeout(world.links[e], world.params[0], now_ps, world.out, 0)
+    else:
+        roce_on_timeout(world.qps[e], world.roce_params[0], now_ps)
+    _note_progress(world, e, now_ps)
+    arm_timer(world, e)
+    return n
+
+
+@kernel
+def host_start_flow(world, f, now_ps):
+    """Flow ``f`` is submitted at its sender; answers are left in ``world.out``; returns how many."""
+    e = 2 * f
+    size_bytes = world.flows[f]["size_bytes"]
+    n = 0
+    if world.engine[0]["protocol"] == TTPOE:
+        n = on_open(world.links[e], now_ps, world.out, 0)
+        on_submit(world.links[e], size_bytes)
+    else:
+        roce_on_submit(world.qps[e], world.roce_params[0], size_bytes)
+    arm_timer(world, e)
+    return n

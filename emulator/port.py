@@ -1,0 +1,135 @@
+"""A port's queues and its line: what is sent next, how long it takes, and when it arrives.
+
+Knows buffers only through the two calls of :mod:`emulator.buffer`, hosts only through :func:`emulator.host.host_poll`.
+"""
+
+from __future__ import annotations
+
+from emulator.buffer import PRIORITY_SHIFT, switch_on_departure
+from emulator.host import host_poll
+from emulator.packet import LINE_ONLY_BYTES
+from emulator.pfc import send_pfc
+from emulator.schedule import ARRIVAL, DEPARTURE, event_key, push
+from emulator.series import sample
+from emulator.tracing import record
+from ttpoe._jit import kernel
+from ttpoe.units import serialization_ps
+
+
+@kernel(inline=True)
+def kick(world, i):
+    """Note that port ``i`` may have something to send; it is tried at the end of the event."""
+    port = world.ports[i]
+    if port["is_kicked"] == 0:
+        port["is_kicked"] = 1
+        engine = world.engine[0]
+        world.kicks[engine["kick_count"]] = i
+        engine["kick_count"] += 1
+
+
+@kernel(inline=True)
+def enqueue(world, i, p):
+    """Append packet ``p`` to port ``i``'s queue of its priority."""
+    packet = world.packets[p]
+    priority = int(packet["priority"])
+    queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+    packet["next"] = -1
+    if queue["head"] < 0:
+        queue["head"] = p
+    else:
+        world.packets[queue["tail"]]["next"] = p
+    queue["tail"] = p
+    world.ports[i]["waiting"] = int(world.ports[i]["waiting"]) | (1 << priority)
+
+
+@kernel(inline=True)
+def _take_next(world, i, now_ps):
+    """The packet that port ``i`` sends now: control frames, then the highest priority that may send; or -1."""
+    port = world.ports[i]
+    packets = world.packets
+    p = int(port["control_head"])
+    if p >= 0:
+        port["control_head"] = int(packets[p]["next"])
+        return p
+    eligible = int(port["waiting"]) & ~int(port["paused"])
+    priority = 7
+    while eligible != 0:
+        if (eligible >> priority) & 1:
+            queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+            p = int(queue["head"])
+            if p >= 0:
+                queue["head"] = int(packets[p]["next"])
+                if port["switch"] >= 0:
+                    in_port = int(packets[p]["in_port"])
+                    size_bytes = int(packets[p]["wire_bytes"]) - LINE_ONLY_BYTES
+                    ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
+                    if switch_on_departure(world.switches[port["switch"]], ingress, queue, size_bytes) != 0:
+                        send_pfc(world, in_port, priority, 0, now_ps)
+                        kick(world, in_port)
+                    if port["is_watched"] != 0:
+                        sample(world.engine[0], world.series, queue["bytes"], now_ps)
+            else:
+                p = host_poll(world, i, queue, now_ps)
+            if queue["head"] < 0 and queue["ready_head"] < 0:
+                port["waiting"] = int(port["waiting"]) & ~(1 << priority)
+            if p >= 0:
+                return p
+            eligible &= ~(1 << priority)
+        priority -= 1
+    return -1
+
+
+@kernel(inline=True)
+def start_if_idle(world, i, now_ps):
+    """Send the next frame of port ``i`` if its line is free, or make sure that it is tried when the line is."""
+    port = world.ports[i]
+    if port["is_departure_pending"] != 0:
+        return
+    engine = world.engine[0]
+    if port["busy_until_ps"] > now_ps:
+        port["is_departure_pending"] = 1
+        engine["heap_count"] = push(
+            world.heap, engine["heap_count"], port["busy_until_ps"], event_key(DEPARTURE, i, port)
+        )
+        return
+    p = _take_next(world, i, now_ps)
+    if p < 0:
+        return
+    packet = world.packets[p]
+    size = int(packet["wire_bytes"])
+    if port["ps_per_byte"] != 0:
+        free_at_ps = now_ps + size * port["ps_per_byte"]
+    else:
+        free_at_ps = now_ps + serialization_ps(size, port["rate_bps"])
+    port["busy_until_ps"] = free_at_ps
+    arrive_ps = free_at_ps + port["delay_ps"]
+    packet["arrive_ps"] = arrive_ps
+    packet["next"] = -1
+    port["tx_frames"] += 1
+    port["tx_bytes"] += size
+    if port["is_captured"] != 0:
+        record(world, i, p, 1, now_ps)
+    if port["line_head"] < 0:
+        port["line_head"] = p
+        engine["heap_count"] = push(world.heap, engine["heap_count"], arrive_ps, event_key(ARRIVAL, i, port))
+    else:
+        world.packets[port["line_tail"]]["next"] = p
+    port["line_tail"] = p
+    if port["control_head"] >= 0 or (int(port["waiting"]) & ~int(port["paused"])) != 0:
+        port["is_departure_pending"] = 1
+        engine["heap_count"] = push(world.heap, engine["heap_count"], free_at_ps, event_key(DEPARTURE, i, port))
+
+
+@kernel(inline=True)
+def take_arrival(world, i):
+    """Take the head off port ``i``'s line and schedule the next one; returns the packet."""
+    port = world.ports[i]
+    p = int(port["line_head"])
+    after = int(world.packets[p]["next"])
+    port["line_head"] = after
+    if after >= 0:
+        engine = world.engine[0]
+        engine["heap_count"] = push(
+            world.heap, engine["heap_count"], world.packets[after]["arrive_ps"], event_key(ARRIVAL, i, port)
+        )
+    return p

@@ -1,0 +1,287 @@
+"""From the arrays of a run that has ended to what is reported: completion times, causes, fairness, conservation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from emulator import ideal, world
+from emulator.buffer import DROP_CAUSES, PRIORITIES
+from emulator.engine import RunStatus
+from emulator.roce import ACKNOWLEDGE, WRITE_FIRST, WRITE_LAST, wire_bytes
+from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
+from ttpoe.state import Failure
+from ttpoe.units import NEVER, PS_PER_US
+
+if TYPE_CHECKING:
+    from emulator.fabric import Fabric
+
+FLOW_RESULT = np.dtype(
+    [
+        ("src", "i4"), ("dst", "i4"), ("size_bytes", "i8"), ("start_ps", "i8"),
+        ("fct_rx_ps", "i8"), ("fct_tx_ps", "i8"), ("ideal_ps", "i8"),  # -1: unfinished
+        ("drops", "i8"), ("resent_packets", "i8"), ("timeouts", "i8"), ("failure", "i8"),
+    ]
+)
+
+
+class ConservationError(AssertionError):
+    """Frames came from nowhere or vanished: a fault of the emulator."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one run measured. Digest: SHA-256 over every integer result, without wall time."""
+
+    transport: str
+    seed: int
+    status: RunStatus
+    flows: np.ndarray
+    """FLOW_RESULT, shape (flows,)."""
+    flow_names: tuple[str, ...]
+    counters: dict[str, int]
+    drop_causes: dict[str, int]
+    ports: list[dict[str, Any]]
+    series: np.ndarray
+    """SERIES rows up to the end, the last values carried on."""
+    series_bucket_ps: int
+    end_ps: int
+    goodput_limit_gbps: float
+    wall_s: float
+    setup_s: float
+    errors: list[str] = field(default_factory=list)
+    """Broken promises of the model, such as a drop in a lossless priority."""
+    digest: str = ""
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Names of the flows that did not finish, with the reason where one is known."""
+        return [
+            name + (f" ({Failure(int(flow['failure'])).name.lower()})" if flow["failure"] else "")
+            for name, flow in zip(self.flow_names, self.flows, strict=True)
+            if flow["fct_rx_ps"] < 0 or flow["failure"]
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """The run's row of the JSON output."""
+        done = self.flows[self.flows["fct_rx_ps"] >= 0]
+        fct_us = done["fct_rx_ps"] / PS_PER_US
+        goodput = done["size_bytes"] * 8_000 / np.maximum(done["fct_rx_ps"], 1)
+        span_ps = int((done["start_ps"] + done["fct_rx_ps"]).max() - done["start_ps"].min()) if done.size else 0
+        total = int(done["size_bytes"].sum())
+        return {
+            "transport": self.transport,
+            "seed": self.seed,
+            "flows": len(self.flows),
+            "finished": int(done.size),
+            "fct_us": {
+                "min": _quantile(fct_us, 0.0), "p50": _quantile(fct_us, 0.5),
+                "p99": _quantile(fct_us, 0.99), "max": _quantile(fct_us, 1.0),
+            },
+            "goodput_gbps": total * 8_000 / span_ps if span_ps else None,
+            "goodput_limit_gbps": self.goodput_limit_gbps,
+            "slowdown_p99": _quantile(done["fct_rx_ps"] / np.maximum(done["ideal_ps"], 1), 0.99),
+            "drops": self.counters["drops"],
+            "drop_causes": self.drop_causes,
+            "pauses": self.counters["pauses"],
+            "paused_us": self.counters["paused_ps"] / PS_PER_US,
+            "resent_packets": self.counters["resent_packets"],
+            "jain": float(goodput.sum() ** 2 / (goodput.size * (goodput**2).sum())) if done.size else None,
+            "data_hops": self.counters["data_hops"],
+            "packet_hops": self.counters["packet_hops"],
+            "events": self.counters["events"],
+            "wall_s": self.wall_s,
+            "packet_hops_per_s": self.counters["packet_hops"] / self.wall_s if self.wall_s else None,
+            "digest": self.digest,
+        }
+
+
+def _quantile(values: np.ndarray, q: float) -> float | None:
+    """Nearest rank: always the value of some flow; None without any."""
+    return float(np.quantile(values, q, method="inverted_cdf")) if values.size else None
+
+
+def frame_wire_bytes(protocol: int, mtu_bytes: int, size_bytes: int) -> np.ndarray:
+    """int64 (n,): bytes on the line of each data frame of a message."""
+    n = -(-size_bytes // mtu_bytes)
+    payload = np.full(n, mtu_bytes, np.int64)
+    payload[-1] = size_bytes - (n - 1) * mtu_bytes
+    if protocol == world.TTPOE:
+        return np.maximum(payload + HEADER_BYTES, MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
+    sizes = np.array([wire_bytes(WRITE_LAST, int(p)) for p in (payload[0], payload[-1])], np.int64)
+    wire = np.full(n, sizes[0])
+    wire[-1] = sizes[1]
+    wire[0] = wire_bytes(WRITE_FIRST, int(payload[0]))
+    return wire
+
+
+def ideal_flow_ps(fabric: Fabric, src: int, dst: int, size_bytes: int) -> int:
+    """Completion time of one message alone on the idle path between two hosts."""
+    scenario, ports = fabric.scenario, fabric.world.ports
+    hops = [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in fabric.topology.path(src, dst)]
+    back = [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in fabric.topology.path(dst, src)]
+    if fabric.transport.startswith("ttpoe"):
+        config = scenario.ttpoe
+        wire = frame_wire_bytes(world.TTPOE, config.mtu_bytes, size_bytes)
+        window = np.full(len(wire), config.window_bytes // config.mtu_bytes, np.int64)
+        last_payload = size_bytes - (len(wire) - 1) * config.mtu_bytes
+        window[-1] = (config.window_bytes - last_payload) // config.mtu_bytes + 1
+        control = MIN_FRAME_BYTES + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
+        opening = ideal.control_path_ps(hops, control) + ideal.control_path_ps(back, control) if config.handshake else 0
+        return opening + ideal.ideal_fct_ps(hops, back, wire, control, window)
+    roce = scenario.roce
+    wire = frame_wire_bytes(world.ROCE, roce.mtu_bytes, size_bytes)
+    frames = len(wire) if roce.window_bytes is None else roce.window_bytes // roce.mtu_bytes
+    window = np.full(len(wire), max(frames, roce.ack_every_packets), np.int64)
+    ack = int(wire_bytes(ACKNOWLEDGE, 0))
+    return ideal.ideal_fct_ps(hops, back, wire, ack, window, roce.ack_every_packets)
+
+
+def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
+    """Packets in the lists that begin at ``heads``."""
+    count = 0
+    after = rows["next"]
+    for head in heads[heads >= 0].tolist():
+        while head >= 0:
+            count += 1
+            head = int(after[head])
+    return count
+
+
+def _check_conservation(w: world.World) -> int:
+    """Frames still in queues and on lines; raises ConservationError if any is unaccounted for."""
+    engine = w.engine[0]
+    heads = np.concatenate([w.queues["head"], *(w.ports[n] for n in ("line_head", "control_head", "react_head"))])
+    inside = _listed(w.packets, heads)
+    held = len(w.packets) - int(engine["free_count"])
+    balance = int(engine["created"] - engine["delivered"] - engine["dropped"] - engine["lost"])
+    if not inside == held == balance:
+        raise ConservationError(
+            f"{engine['created']} frames created, {engine['delivered']} delivered, {engine['dropped']} dropped, "
+            f"{engine['lost']} lost, so {balance} should be inside; {inside} are listed and {held} rows are held"
+        )
+    queued = int(w.switches["shared_bytes"].sum()) + int(w.ingress["headroom_bytes"].sum())
+    at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
+    if queued != int(w.queues["bytes"][at_switches].sum()):
+        raise ConservationError(f"buffers account for {queued} bytes, queues for another number")
+    return inside
+
+
+def _carry_on(series: np.ndarray, count: int) -> np.ndarray:
+    """Give buckets without a sample the last values before them."""
+    rows = series[:count].copy()
+    for name, bit in (("depth_bytes", 1), ("paused", 2)):
+        touched = (rows["is_touched"] & bit) != 0
+        source = np.maximum.accumulate(np.where(touched, np.arange(len(rows)), -1))
+        carried = np.where(source >= 0, rows[name][source], 0)
+        before = np.concatenate([[0], carried[:-1]])
+        rows[name] = carried
+        peak = "depth_max_bytes" if bit == 1 else "paused_max"
+        rows[peak] = np.maximum(rows[peak], before)  # what held when the bucket began counts as well
+    return rows
+
+
+def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
+    """Reduce the arrays of a fabric whose run has ended."""
+    w = fabric.world
+    engine = w.engine[0]
+    inside = _check_conservation(w)
+    is_ttpoe = int(engine["protocol"]) == world.TTPOE
+    rows = (w.links if is_ttpoe else w.qps)[0::2]
+    flows = np.zeros(len(w.flows), FLOW_RESULT)
+    for name in ("size_bytes", "start_ps", "drops", "failure"):
+        flows[name] = w.flows[name]
+    flows["src"], flows["dst"] = w.ends["host"][0::2], w.ends["host"][1::2]
+    flows["resent_packets"] = rows["payloads_resent" if is_ttpoe else "packets_resent"]
+    flows["timeouts"] = rows["timeouts"]
+    for name, stamp in (("fct_rx_ps", "finished_rx_ps"), ("fct_tx_ps", "finished_tx_ps")):
+        flows[name] = np.where(w.flows[stamp] == NEVER, -1, w.flows[stamp] - w.flows["start_ps"])
+    known: dict[tuple[object, ...], int] = {}
+    ports = w.ports
+    for k, message in enumerate(fabric.messages):
+        path = fabric.topology.path(message.src, message.dst)
+        key = (message.size_bytes, *((int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path))
+        if key not in known:
+            known[key] = ideal_flow_ps(fabric, message.src, message.dst, message.size_bytes)
+        flows["ideal_ps"][k] = known[key]
+
+    end_ps = int(engine["now_ps"])
+    queues = w.queues.reshape(-1, PRIORITIES)
+    ingress = w.ingress.reshape(-1, PRIORITIES)
+    is_paused = (ports["paused"][:, None] >> np.arange(PRIORITIES)) & 1 != 0
+    paused_ps = queues["paused_ps"] + np.where(is_paused, end_ps - queues["paused_since_ps"], 0)
+    port_rows = [
+        {
+            "name": name,
+            "rate_bps": int(ports[i]["rate_bps"]),
+            "tx_frames": int(ports[i]["tx_frames"]),
+            "tx_bytes": int(ports[i]["tx_bytes"]),
+            "rx_frames": int(ports[i]["rx_frames"]),
+            "drops": int(queues[i]["drops"].sum()),
+            "max_queue_bytes": int(queues[i]["max_bytes"].max()),
+            "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),
+            "xoffs_sent": int(ingress[i]["xoff_count"].sum()),
+            "paused_us": float(paused_ps[i].sum()) / PS_PER_US,
+        }
+        for i, name in enumerate(fabric.topology.port_names)
+    ]
+    causes = {cause: int(w.switches["drops"][:, k].sum()) for k, cause in enumerate(DROP_CAUSES)}
+    errors = []
+    if causes["headroom_full"]:
+        worst = max(port_rows, key=lambda row: row["max_headroom_bytes"])
+        errors.append(
+            f"{causes['headroom_full']} frames were dropped in a lossless priority because headroom was full (largest "
+            f"use {worst['max_headroom_bytes']} bytes at {worst['name']}); raise switch.headroom_bytes"
+        )
+    counters = {name: int(engine[name]) for name in ("events", "packet_hops", "data_hops", "created", "delivered", "lost")}
+    counters |= {
+        "in_network": inside,
+        "drops": int(engine["dropped"]),
+        "pauses": int(w.ingress["xoff_count"].sum()),
+        "paused_ps": int(paused_ps.sum()),
+        "pfc_frames": int(engine["pfc_frames"]),
+        "resent_packets": int(flows["resent_packets"].sum()),
+        "timeouts": int(flows["timeouts"].sum()),
+        "max_shared_bytes": int(w.switches["max_shared_bytes"].max()),
+        "end_ps": end_ps,
+    }
+    mtu = fabric.scenario.ttpoe.mtu_bytes if is_ttpoe else fabric.scenario.roce.mtu_bytes
+    largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
+    wire = frame_wire_bytes(int(engine["protocol"]), mtu, largest.size_bytes).sum()
+    bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
+    bucket_ps = int(engine["series_bucket_ps"])
+    digest = hashlib.sha256()
+    digest.update(json.dumps([fabric.transport, fabric.seed, counters, causes], sort_keys=True).encode())
+    for array in (flows, w.queues["drops"], w.queues["max_bytes"], paused_ps, w.ingress["xoff_count"], ports["tx_bytes"]):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return RunResult(
+        transport=display_name(fabric),
+        seed=fabric.seed,
+        status=status,
+        flows=flows,
+        flow_names=tuple(message.name for message in fabric.messages),
+        counters=counters,
+        drop_causes=causes,
+        ports=port_rows,
+        series=_carry_on(w.series, min(end_ps // bucket_ps + 1, len(w.series))),
+        series_bucket_ps=bucket_ps,
+        end_ps=end_ps,
+        goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / int(wire),
+        wall_s=wall_s,
+        setup_s=fabric.setup_s,
+        errors=errors,
+        digest=digest.hexdigest(),
+    )
+
+
+def display_name(fabric: Fabric) -> str:
+    """The transport's name in tables; payloads above the specification's 1024 bytes make it ttpoe-jumbo."""
+    if fabric.transport.startswith("ttpoe") and fabric.scenario.ttpoe.mtu_bytes > 1024:
+        return fabric.transport.replace("ttpoe", "ttpoe-jumbo", 1)
+    return fabric.transport
+
+

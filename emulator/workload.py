@@ -1,0 +1,58 @@
+"""From a scenario to messages: who sends how much to whom, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from emulator.config import ConfigError, IncastConfig, ScenarioConfig
+
+
+def name_hash(seed: int, *names: str) -> int:
+    """64 bits that depend on the seed and on names only, the same on every machine."""
+    text = "\0".join((str(seed), *names))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One flow's message."""
+
+    src: int
+    dst: int
+    size_bytes: int
+    start_ps: int
+    ordinal: int = 0
+    """Counts messages of the same pair, so that each flow has a name of its own."""
+
+    @property
+    def name(self) -> str:
+        """``h1>h0``, with ``#n`` from a pair's second message on."""
+        return f"h{self.src}>h{self.dst}" + (f"#{self.ordinal}" if self.ordinal else "")
+
+
+def make_messages(scenario: ScenarioConfig, seed: int) -> list[Message]:
+    """The messages of a scenario's workload; the seed decides start jitter only."""
+    load = scenario.workload
+    if isinstance(load, IncastConfig):
+        messages = []
+        for sender in range(1, load.senders + 1):
+            start_ps = name_hash(seed, "start", f"h{sender}") % (load.jitter_ps + 1)
+            messages.append(Message(sender, 0, load.size_bytes, start_ps))
+        return messages
+    count: dict[tuple[int, int], int] = {}
+    messages = []
+    for k, flow in enumerate(load.flows):
+        if flow.src == flow.dst:
+            raise ConfigError(f"workload.flows.{k}.dst: a host cannot send to itself; name another than {flow.src}")
+        pair = (flow.src, flow.dst)
+        messages.append(Message(flow.src, flow.dst, flow.size_bytes, flow.start_ps, count.get(pair, 0)))
+        count[pair] = count.get(pair, 0) + 1
+    if not messages:
+        raise ConfigError("workload.flows: there is no flow; name at least one")
+    return messages
+
+
+def hosts_needed(messages: list[Message]) -> int:
+    """One more than the largest host number."""
+    return 1 + max(max(message.src, message.dst) for message in messages)

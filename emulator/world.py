@@ -1,0 +1,113 @@
+"""The arrays that the compiled loop works on, in one named tuple, and the rows that belong to no single concern.
+
+Whoever builds a World owns its arrays; the kernels only borrow them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ttpoe.state import FRAME
+
+
+def _int64(*names: str) -> list[tuple[str, str]]:
+    return [(name, "i8") for name in names]
+
+
+ENGINE = np.dtype(
+    _int64(
+        "now_ps", "heap_count", "free_head", "free_count", "kick_count", "protocol",
+        "events", "packet_hops", "data_hops",
+        # conservation: created = delivered + dropped + lost + in queues and on lines
+        "created", "delivered", "dropped", "lost",
+        "pfc_frames", "pfc_quanta", "pause_reaction_ps", "paused_count",
+        "unfinished", "is_tracing", "trace_count",
+        "series_bucket_ps", "series_last",
+        "answer_priority",
+    ),
+    align=True,
+)
+"""One row: the loop's own state and the counters of a run."""
+
+TTPOE = 0
+ROCE = 1
+"""Protocols of ``engine["protocol"]``."""
+
+PORT = np.dtype(
+    [
+        *_int64(
+            "salt", "event_count",  # tie-break: hash of seed and name, events so far
+            "rate_bps", "ps_per_byte",  # the latter 0 where the division is not exact
+            "delay_ps",  # propagation, and the far switch's pipeline
+            "quantum_ps",  # 512 bit times
+            "busy_until_ps", "timer_at_ps", "timer_pending_ps",
+            "tx_frames", "tx_bytes", "rx_frames",
+        ),
+        ("line_head", "i4"), ("line_tail", "i4"),  # frames on the line, in order; the head's arrival is scheduled
+        ("control_head", "i4"), ("control_tail", "i4"),  # PFC frames, ahead of all and never paused
+        ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
+        ("far_switch", "i4"), ("far_host", "i4"),  # what the line ends at; the other is -1
+        ("switch", "i4"), ("host", "i4"),  # what the port belongs to; the other is -1
+        ("waiting", "i4"), ("paused", "i4"),  # bit n: priority n has something to send, is paused by the peer
+        ("xoff", "i4"),  # bit n: we have paused the peer's priority n
+        ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"), ("is_watched", "i1"),
+    ],
+    align=True,
+)
+"""A port's sending side; the port at the other end of its cable is its index with the lowest bit flipped."""
+
+END = np.dtype(
+    [
+        ("timer_pending_ps", "i8"),  # the earliest timer event in the heap
+        ("host", "i4"), ("port", "i4"), ("peer_host", "i4"),
+        ("next_ready", "i4"), ("is_ready", "i4"), ("priority", "i4"),
+    ],
+    align=True,
+)
+"""One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index."""
+
+FLOW = np.dtype(
+    _int64("size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "failure", "is_over"), align=True
+)
+
+TRACE = np.dtype(
+    [
+        ("time_ps", "i8"), ("cookie", "i8"), ("port", "i4"), ("is_out", "i1"), ("kind", "i1"), ("priority", "i1"),
+        ("end", "i4"), ("frame", FRAME),
+    ],
+    align=True,
+)
+"""A captured frame, headers only. Stamps: the first bit of an outgoing frame, the last bit of an incoming one."""
+
+SERIES = np.dtype(_int64("depth_max_bytes", "depth_bytes", "paused_max", "paused", "is_touched"), align=True)
+"""One bucket of time: the watched queue's depth and the number of paused (port, priority) pairs, maximum and last."""
+
+
+class World(NamedTuple):
+    """Every array of a run; shapes in units of ports, ends (two a flow), flows, hosts and switches."""
+
+    engine: np.ndarray
+    heap: np.ndarray
+    ports: np.ndarray
+    queues: np.ndarray  # (ports * 8,)
+    ingress: np.ndarray  # (ports * 8,)
+    switches: np.ndarray
+    packets: np.ndarray
+    frames: np.ndarray  # FRAME, (packets,)
+    roce_frames: np.ndarray  # the same memory as ROCE_FRAME
+    out: np.ndarray  # FRAME, a few rows of scratch for answers
+    roce_out: np.ndarray
+    flows: np.ndarray
+    ends: np.ndarray
+    links: np.ndarray  # LINK, (ends,) under TTPoE, else (1,)
+    ring: np.ndarray
+    pools: np.ndarray  # (hosts,)
+    params: np.ndarray
+    qps: np.ndarray  # QP, (ends,) under RoCE, else (1,)
+    roce_params: np.ndarray
+    routes: np.ndarray  # int32 (switches, hosts): the port towards a host
+    kicks: np.ndarray  # int32 (ports,): ports to try at the end of this event
+    trace: np.ndarray
+    series: np.ndarray

@@ -122,8 +122,7 @@ def switch_on_frame(switch, ingress, queue, is_lossless, size_bytes):
             if ingress["headroom_bytes"] + size_bytes > ingress["headroom_limit_bytes"]:
                 return DROP_HEADROOM_FULL
             ingress["headroom_bytes"] += size_bytes
-            if ingress["headroom_bytes"] > ingress["max_headroom_bytes"]:
-                ingress["max_headroom_bytes"] = ingress["headroom_bytes"]
+            ingress["max_headroom_bytes"] = max(ingress["max_headroom_bytes"], ingress["headroom_bytes"])
             if ingress["is_xoff"] == 0:
                 ingress["is_xoff"] = 1
                 ingress["xoff_count"] += 1
@@ -134,14 +133,11 @@ def switch_on_frame(switch, ingress, queue, is_lossless, size_bytes):
         return DROP_QUEUE_THRESHOLD
     if to_shared:
         ingress["shared_bytes"] += size_bytes
-        if ingress["shared_bytes"] > ingress["max_shared_bytes"]:
-            ingress["max_shared_bytes"] = ingress["shared_bytes"]
+        ingress["max_shared_bytes"] = max(ingress["max_shared_bytes"], ingress["shared_bytes"])
         switch["shared_bytes"] += size_bytes
-        if switch["shared_bytes"] > switch["max_shared_bytes"]:
-            switch["max_shared_bytes"] = switch["shared_bytes"]
+        switch["max_shared_bytes"] = max(switch["max_shared_bytes"], switch["shared_bytes"])
     queue["bytes"] += size_bytes
-    if queue["bytes"] > queue["max_bytes"]:
-        queue["max_bytes"] = queue["bytes"]
+    queue["max_bytes"] = max(queue["max_bytes"], queue["bytes"])
     return verdict
 
 
@@ -154,8 +150,7 @@ def switch_on_departure(switch, ingress, queue, size_bytes):
     """
     queue["bytes"] -= size_bytes
     from_headroom = ingress["headroom_bytes"]
-    if from_headroom > size_bytes:
-        from_headroom = size_bytes
+    from_headroom = min(from_headroom, size_bytes)
     ingress["headroom_bytes"] -= from_headroom
     ingress["shared_bytes"] -= size_bytes - from_headroom
     switch["shared_bytes"] -= size_bytes - from_headroom

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
@@ -17,9 +17,10 @@ from pydantic.dataclasses import dataclass
 from emulator import roce
 from ttpoe import constants, units
 
-TRANSPORTS = ("ttpoe", "ttpoe-pfc", "roce-pfc", "roce")
+TransportName = Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce"]
+TRANSPORTS: tuple[TransportName, ...] = get_args(TransportName)
 """A transport and its link flow control. Without PFC the switch is drop-tail."""
-DEFAULT_TRANSPORTS = ("ttpoe", "roce-pfc", "roce")
+DEFAULT_TRANSPORTS: tuple[TransportName, ...] = ("ttpoe", "roce-pfc", "roce")
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -176,7 +177,7 @@ class ScenarioConfig:
     """One experiment: a workload on a topology, over one or more transports and seeds."""
 
     name: str = "incast"
-    transports: tuple[Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce"], ...] = DEFAULT_TRANSPORTS
+    transports: tuple[TransportName, ...] = DEFAULT_TRANSPORTS
     seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 1
     repeat: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 1
     """Paired seeds: seed, seed + 1, ..."""
@@ -193,6 +194,11 @@ class ScenarioConfig:
     )
     ttpoe: TtpoeConfig = field(default_factory=TtpoeConfig)
     roce: RoceConfig = field(default_factory=RoceConfig)
+
+    @property
+    def answer_priority(self) -> int:
+        """Priority of ACK, NACK and the like."""
+        return self.priority if self.ack_priority is None else self.ack_priority
 
     @model_validator(mode="after")
     def _check(self) -> ScenarioConfig:

@@ -18,8 +18,8 @@ from emulator.engine import MARGIN, RunStatus, run
 from emulator.packet import PACKET
 from emulator.results import RunResult, collect
 from emulator.schedule import EVENT, INDEX_MASK, TIMER, event_key, push
-from emulator.topology import Topology, build_star, headroom_bound_bytes
-from emulator.workload import Message, hosts_needed, make_messages, name_hash
+from emulator.topology import build_star, headroom_bound_bytes
+from emulator.workload import hosts_needed, make_messages, name_hash
 from ttpoe import state, units
 from ttpoe._jit import kernel
 from ttpoe.fsm import State
@@ -80,8 +80,8 @@ class Fabric:
         self.topology = build_star(scenario, hosts)
         unknown = sorted(capture - set(self.topology.port_names))
         if unknown:
-            names = self.topology.port_names
-            raise ConfigError(f"capture: there is no port {unknown[0]}; ports are {names[0]}, {names[1]} to {names[-1]}")
+            known = ", ".join(self.topology.port_names[:4])
+            raise ConfigError(f"capture: there is no port {unknown[0]!r}; ports are {known} and so on")
         self._protocol = world.TTPOE if transport.startswith("ttpoe") else world.ROCE
         self._is_lossless = transport.endswith("-pfc")
         self._capture = capture
@@ -122,7 +122,7 @@ class Fabric:
         engine["unfinished"] = n_flows
         engine["is_tracing"] = bool(self._capture)
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
-        engine["answer_priority"] = scenario.priority if scenario.ack_priority is None else scenario.ack_priority
+        engine["answer_priority"] = scenario.answer_priority
         return world.World(
             engine=engine, heap=heap, ports=ports, queues=queues, ingress=ingress, switches=switches,
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
@@ -156,7 +156,7 @@ class Fabric:
         switches = np.zeros(topology.switches, SWITCH)
         headroom_bytes = 0
         if self._is_lossless:
-            priorities = {scenario.priority, scenario.priority if scenario.ack_priority is None else scenario.ack_priority}
+            priorities = {scenario.priority, scenario.answer_priority}
             switches["lossless_mask"] = sum(1 << p for p in priorities)
             for i in np.flatnonzero(topology.port_switch >= 0):
                 bound = scenario.switch.headroom_bytes or headroom_bound_bytes(
@@ -171,11 +171,10 @@ class Fabric:
         switches["resume_offset_bytes"] = scenario.switch.resume_offset_bytes
         least = headroom_bytes + 2 * data_wire_bytes(self.transport, scenario)
         if scenario.switch.buffer_bytes < least:
+            given = scenario.switch.buffer_bytes
             raise ConfigError(
-                f"switch.buffer_bytes: {scenario.switch.buffer_bytes} is too small for {self.transport}, whose PFC headroom "
-                f"alone takes {headroom_bytes}; raise it to {least} at least"
-                if self._is_lossless
-                else f"switch.buffer_bytes: {scenario.switch.buffer_bytes} does not hold two frames; raise it to {least}"
+                f"switch.buffer_bytes: {given} is too small for {self.transport}, whose PFC headroom takes "
+                f"{headroom_bytes} of it and which needs room for two more frames; raise it to {least} at least"
             )
         return ports, ingress, switches
 

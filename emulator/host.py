@@ -172,7 +172,7 @@ def host_on_frame(world, p, now_ps):
 
 @kernel
 def host_on_timer(world, e, now_ps):
-    """End ``e``'s timer event: react if it is due, arm the next; answers are left in ``world.out``; returns how many."""
+    """End ``e``'s timer event: react if it is due, arm the next; returns how many answers are in ``world.out``."""
     end = world.ends[e]
     if now_ps < end["timer_pending_ps"]:
         return 0

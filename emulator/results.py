@@ -146,9 +146,10 @@ def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
     count = 0
     after = rows["next"]
     for head in heads[heads >= 0].tolist():
-        while head >= 0:
+        p = head
+        while p >= 0:
             count += 1
-            head = int(after[head])
+            p = int(after[p])
     return count
 
 
@@ -232,13 +233,13 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     causes = {cause: int(w.switches["drops"][:, k].sum()) for k, cause in enumerate(DROP_CAUSES)}
     errors = []
     if causes["headroom_full"]:
-        worst = max(port_rows, key=lambda row: row["max_headroom_bytes"])
+        worst = port_rows[int(np.argmax(ingress["max_headroom_bytes"].max(axis=1)))]
         errors.append(
             f"{causes['headroom_full']} frames were dropped in a lossless priority because headroom was full (largest "
             f"use {worst['max_headroom_bytes']} bytes at {worst['name']}); raise switch.headroom_bytes"
         )
-    counters = {name: int(engine[name]) for name in ("events", "packet_hops", "data_hops", "created", "delivered", "lost")}
-    counters |= {
+    told = ("events", "packet_hops", "data_hops", "created", "delivered", "lost")
+    counters = {name: int(engine[name]) for name in told} | {
         "in_network": inside,
         "drops": int(engine["dropped"]),
         "pauses": int(w.ingress["xoff_count"].sum()),
@@ -256,7 +257,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     bucket_ps = int(engine["series_bucket_ps"])
     digest = hashlib.sha256()
     digest.update(json.dumps([fabric.transport, fabric.seed, counters, causes], sort_keys=True).encode())
-    for array in (flows, w.queues["drops"], w.queues["max_bytes"], paused_ps, w.ingress["xoff_count"], ports["tx_bytes"]):
+    integers = (flows, queues["drops"], queues["max_bytes"], paused_ps, ingress["xoff_count"], ports["tx_bytes"])
+    for array in integers:
         digest.update(np.ascontiguousarray(array).tobytes())
     return RunResult(
         transport=display_name(fabric),

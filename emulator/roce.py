@@ -89,8 +89,9 @@ def roce_is_ready(qp, params):
         return 0
     if qp["next"] < qp["max"]:
         return 1
-    outstanding = qp["max"] - qp["una"]
-    return 1 if outstanding < MAX_OUTSTANDING_PACKETS and (outstanding + 1) * params["mtu_bytes"] <= params["window_bytes"] else 0
+    outstanding = qp["max"] - qp["una"] + 1
+    fits = outstanding <= MAX_OUTSTANDING_PACKETS and outstanding * params["mtu_bytes"] <= params["window_bytes"]
+    return 1 if fits else 0
 
 
 @kernel
@@ -192,8 +193,7 @@ def roce_on_frame(qp, params, frame, now_ps, out, n_out):
     if acknowledged > qp["una"]:
         qp["una"] = acknowledged
         qp["retries"] = 0
-        if qp["next"] < acknowledged:
-            qp["next"] = acknowledged
+        qp["next"] = max(qp["next"], acknowledged)
         qp["timer_at_ps"] = NEVER if qp["una"] == qp["next"] else now_ps + params["rto_ps"]
     if is_nak:
         qp["naks_received"] += 1

@@ -52,8 +52,7 @@ def sample(engine, series, depth_bytes, now_ps):
     row = series[_bucket(engine, series, now_ps)]
     row["is_touched"] |= 1
     row["depth_bytes"] = depth_bytes
-    if depth_bytes > row["depth_max_bytes"]:
-        row["depth_max_bytes"] = depth_bytes
+    row["depth_max_bytes"] = max(row["depth_max_bytes"], depth_bytes)
 
 
 @kernel
@@ -62,5 +61,4 @@ def sample_paused(engine, series, now_ps):
     row = series[_bucket(engine, series, now_ps)]
     row["is_touched"] |= 2
     row["paused"] = engine["paused_count"]
-    if engine["paused_count"] > row["paused_max"]:
-        row["paused_max"] = engine["paused_count"]
+    row["paused_max"] = max(row["paused_max"], engine["paused_count"])

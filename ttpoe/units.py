@@ -6,7 +6,7 @@ Owns every unit suffix that a user may type. Knows nothing of frames or links.
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 
 from ttpoe._jit import kernel
 
@@ -25,9 +25,12 @@ _SIZES = {"": 1, "B": 1, **{f"{p}B": 1000**i for i, p in enumerate(("k", "M", "G
           "KB": 1000, **{f"{p}iB": 1024**i for i, p in enumerate(("K", "M", "G", "T"), 1)}}
 _RATES = {"": 1, "bps": 1, **{f"{p}{s}": 1000**i for i, p in enumerate(("k", "M", "G", "T"), 1)
                               for s in ("", "bps", "bit/s", "b/s")}}
-_TIMES = {"ps": 1, "ns": PS_PER_NS, "us": PS_PER_US, "µs": PS_PER_US, "ms": PS_PER_MS, "s": PS_PER_S}
+_TIMES = {"ps": 1, "ns": PS_PER_NS, "us": PS_PER_US, "\u00b5s": PS_PER_US, "\u03bcs": PS_PER_US,  # micro sign, Greek mu
+          "ms": PS_PER_MS, "s": PS_PER_S}
 
-_QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/%]*)\s*")
+# An exponent of two digits reaches beyond every quantity here, and keeps the arithmetic small.
+_QUANTITY = re.compile(
+    r"\s*([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*([A-Za-z\u00b5\u03bc/%]*)\s*")
 
 
 @kernel
@@ -52,15 +55,12 @@ def serialization_ps(size_bytes, rate_bps):
 def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in units:
-        known = ", ".join(unit for unit in units if unit)
+        known = ", ".join(unit for unit in units if unit.isascii() and unit)
         raise ValueError(f"{text!r} is not a {what}; write a number with one of {known}, as in {example}")
-    try:
-        value = Decimal(match[1]) * units[match[2]]
-    except InvalidOperation as error:  # an exponent beyond Decimal's range
-        raise ValueError(f"{text!r} is not a {what}; the number is out of range") from error
+    value = Fraction(match[1]) * units[match[2]]
     if value >= NEVER:
-        raise ValueError(f"{text!r} is too large a {what}")
-    if value != int(value):
+        raise ValueError(f"{text!r} is too large a {what}; it must stay below 2**62 of its smallest unit")
+    if value.denominator != 1:
         raise ValueError(f"{text!r} is not a whole number of the {what}'s smallest unit")
     return int(value)
 
@@ -84,7 +84,7 @@ def parse_fraction(text: str) -> float:
     """A probability from ``1%`` or ``0.01``; raises ValueError naming the fix."""
     match = _QUANTITY.fullmatch(text)
     if match is not None and match[2] in ("", "%"):
-        value = float(match[1]) / (100.0 if match[2] else 1.0)
-        if 0.0 <= value <= 1.0:
-            return value
+        value = Fraction(match[1]) / (100 if match[2] else 1)
+        if value <= 1:
+            return float(value)
     raise ValueError(f"{text!r} is not a fraction; write 0.01 or 1%, from 0 to 100%")

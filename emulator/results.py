@@ -51,6 +51,7 @@ class RunResult:
     series_bucket_ps: int
     end_ps: int
     goodput_limit_gbps: float
+    wire_bound_ps: int | None
     wall_s: float
     setup_s: float
     errors: list[str] = field(default_factory=list)
@@ -84,6 +85,7 @@ class RunResult:
             },
             "goodput_gbps": total * 8_000 / span_ps if span_ps else None,
             "goodput_limit_gbps": self.goodput_limit_gbps,
+            "wire_bound_us": None if self.wire_bound_ps is None else self.wire_bound_ps / PS_PER_US,
             "slowdown_p99": _quantile(done["fct_rx_ps"] / np.maximum(done["ideal_ps"], 1), 0.99),
             "drops": self.counters["drops"],
             "drop_causes": self.drop_causes,
@@ -139,6 +141,30 @@ def ideal_flow_ps(fabric: Fabric, src: int, dst: int, size_bytes: int) -> int:
     window = np.full(len(wire), max(frames, roce.ack_every_packets), np.int64)
     ack = int(wire_bytes(ACKNOWLEDGE, 0))
     return ideal.ideal_fct_ps(hops, back, wire, ack, window, roce.ack_every_packets)
+
+
+def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
+    """Last completion of an incast at best, from the first start: all wire bytes at the receiver's rate and one path.
+
+    None where several hosts receive. The path is the shortest way of a first frame to the receiver's line, and the
+    receiver's propagation.
+    """
+    if len({message.dst for message in fabric.messages}) != 1:
+        return None
+    ports = fabric.world.ports
+    protocol = int(fabric.world.engine[0]["protocol"])
+    total = 0
+    reach: list[int] = []
+    for message in fabric.messages:
+        wire = frame_wire_bytes(protocol, mtu_bytes, message.size_bytes)
+        total += int(wire.sum())
+        hops = [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"]))
+                for i in fabric.topology.path(message.src, message.dst)]
+        reach.append(message.start_ps + ideal.control_path_ps(hops[:-1], int(wire[0])))
+    last = ports[fabric.watched_port]
+    first_ps = min(message.start_ps for message in fabric.messages)
+    line_ps = -(-total * 8_000_000_000_000 // int(last["rate_bps"]))
+    return min(reach) - first_ps + line_ps + int(last["delay_ps"])
 
 
 def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
@@ -273,6 +299,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         series_bucket_ps=bucket_ps,
         end_ps=end_ps,
         goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / int(wire),
+        wire_bound_ps=_wire_bound_ps(fabric, mtu),
         wall_s=wall_s,
         setup_s=fabric.setup_s,
         errors=errors,

@@ -19,6 +19,7 @@ class ExitStatus(IntEnum):
     ERROR = 1  # what was asked for failed: an unreadable file, a missing right
     USAGE = 2  # a wrong option or field, named
     UNFINISHED = 3  # it ran, but a flow or transfer did not finish, or arrived changed
+    PROMISE_BROKEN = 4  # a lossless priority dropped a frame
     INTERRUPTED = 130  # Ctrl-C; what was done is kept
 
 

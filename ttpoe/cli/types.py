@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -39,3 +40,18 @@ SIZE = Quantity("size", units.parse_size_bytes, minimum=1)
 RATE = Quantity("rate", units.parse_rate_bps, minimum=1)
 TIME = Quantity("time", units.parse_time_ps)
 FRACTION = Quantity("fraction", units.parse_fraction)
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give an experiment command the options ``--out``, ``--capture``, ``--timestamps`` and ``--json``."""
+    directory = click.Path(path_type=Path, file_okay=False)
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table."),
+        click.option(
+            "--timestamps", type=click.Choice(["ns", "ps"]), default="ns", help="Of captures; older tshark misreads ps."
+        ),
+        click.option("--capture", metavar="PORTS", help="pcapng files of ports (h0, s0.p0, ...), or all; needs --out."),
+        click.option("--out", type=directory, help="Write results.json, flows.csv, incast.png."),
+    ):
+        command = option(command)
+    return command

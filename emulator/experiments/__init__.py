@@ -1,0 +1,86 @@
+"""Experiments: a scenario in, results out, one run for each transport and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from emulator.config import ScenarioConfig
+from emulator.fabric import Fabric, Progress, TraceSink
+from emulator.results import RunResult
+
+METRICS: dict[str, Callable[[dict[str, Any]], float | None]] = {
+    "fct_us_p50": lambda run: run["fct_us"]["p50"],
+    "fct_us_p99": lambda run: run["fct_us"]["p99"],
+    "fct_us_max": lambda run: run["fct_us"]["max"],
+    **{
+        name: (lambda run, name=name: run[name])  # type: ignore[misc]
+        for name in ("goodput_gbps", "slowdown_p99", "drops", "pauses", "paused_us", "resent_packets", "jain")
+    },
+}
+"""Metrics of the summary over seeds, read off a run's JSON row."""
+
+_RESAMPLES = 2_000
+
+
+def run_all(
+    scenario: ScenarioConfig,
+    *,
+    capture: frozenset[str] = frozenset(),
+    open_sink: Callable[[Fabric], TraceSink] | None = None,
+    on_run: Callable[[str, int], None] | None = None,
+    on_slice: Callable[[Progress], None] | None = None,
+) -> Iterator[RunResult]:
+    """Yield a result for each transport and, within it, each of its paired seeds.
+
+    Parameters
+    ----------
+    scenario : ScenarioConfig
+    capture : frozenset of str
+        Ports to capture, in the first seed's runs.
+    open_sink : callable, optional
+        Given the fabric about to run, returns what takes its captured rows.
+    on_run : callable, optional
+        Told the transport and seed about to run.
+    on_slice : callable, optional
+        Told the progress between slices.
+
+    Raises
+    ------
+    ConfigError
+        Before the first run, if any of them cannot be built.
+    """
+    for transport in scenario.transports:
+        Fabric(scenario, transport, scenario.seed, capture=capture)
+    for transport in scenario.transports:
+        for seed in range(scenario.seed, scenario.seed + scenario.repeat):
+            if on_run is not None:
+                on_run(transport, seed)
+            is_captured = bool(capture) and seed == scenario.seed
+            fabric = Fabric(scenario, transport, seed, capture=capture if is_captured else frozenset())
+            sink = open_sink(fabric) if is_captured and open_sink is not None else None
+            yield fabric.run(sink=sink, on_slice=on_slice)
+
+
+def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Median and bootstrap 95 % interval of each metric over a transport's seeds; the interval is None for one seed.
+
+    Source: percentile bootstrap of the median (Efron), with a fixed generator so that it can be repeated.
+    """
+    rows = []
+    for transport in dict.fromkeys(run["transport"] for run in runs):
+        mine = [run for run in runs if run["transport"] == transport]
+        for metric, read in METRICS.items():
+            values = np.array([value for run in mine if (value := read(run)) is not None], float)
+            if not values.size:
+                rows.append({"transport": transport, "metric": metric, "median": None, "ci95": None})
+                continue
+            interval = None
+            if values.size > 1:
+                picks = np.random.default_rng(0).integers(0, values.size, (_RESAMPLES, values.size))
+                interval = np.quantile(np.median(values[picks], axis=1), [0.025, 0.975]).tolist()
+            median = float(np.median(values))
+            rows.append({"transport": transport, "metric": metric, "median": median, "ci95": interval})
+    return rows

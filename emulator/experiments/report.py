@@ -1,0 +1,66 @@
+"""Results as files: results.json and flows.csv. Each appears whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from emulator.config import ScenarioConfig
+from emulator.experiments import summarize
+from emulator.results import RunResult
+from ttpoe.files import replacing
+from ttpoe.state import Failure
+
+FLOW_COLUMNS = (
+    "transport", "seed", "flow", "sender", "receiver", "size_bytes", "start_us", "fct_rx_us", "fct_tx_us", "ideal_us",
+    "slowdown", "goodput_gbps", "drops", "resent_packets", "timeouts", "failure",
+)  # fmt: skip
+
+
+def exact_us(ps: int) -> str:
+    """Microseconds with every picosecond kept; empty for a time that never came (below zero)."""
+    return "" if ps < 0 else f"{ps // 1_000_000}.{ps % 1_000_000:06d}"
+
+
+def write_flows(path: Path, results: list[RunResult]) -> None:
+    """One row a flow and run; docs/formats.md describes the columns."""
+    with replacing(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(FLOW_COLUMNS)
+        for result in results:
+            for name, flow in zip(result.flow_names, result.flows.tolist(), strict=True):
+                src, dst, size, start, fct_rx, fct_tx, ideal, drops, resent, timeouts, failure = flow
+                is_done = fct_rx > 0
+                writer.writerow((
+                    result.transport, result.seed, name, f"h{src}", f"h{dst}", size,
+                    exact_us(start), exact_us(fct_rx), exact_us(fct_tx), exact_us(ideal),
+                    f"{fct_rx / ideal:.6f}" if is_done else "", f"{size * 8000 / fct_rx:.6f}" if is_done else "",
+                    drops, resent, timeouts, Failure(failure).name.lower() if failure else "",
+                ))  # fmt: skip
+
+
+def report(results: list[RunResult]) -> dict[str, Any]:
+    """What ``--json`` prints: a row for each run, and the summary over seeds."""
+    runs = [result.summary() for result in results]
+    return {"runs": runs, "summary": summarize(runs)}
+
+
+def write_results(path: Path, scenario: ScenarioConfig, results: list[RunResult], version: str) -> None:
+    """The scenario, every run with its counters, and the ports of each transport's first run."""
+    told = report(results)
+    seen: set[str] = set()
+    for row, result in zip(told["runs"], results, strict=True):
+        row["status"] = result.status.name.lower()
+        row["setup_s"] = result.setup_s
+        row["unfinished"] = result.unfinished
+        row["errors"] = result.errors
+        row["counters"] = result.counters
+        if result.transport not in seen:
+            seen.add(result.transport)
+            row["ports"] = result.ports
+    with replacing(path) as file:
+        json.dump({"ttpoe": version, "scenario": asdict(scenario), **told}, file, indent=1)
+        file.write("\n")

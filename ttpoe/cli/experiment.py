@@ -1,0 +1,239 @@
+"""Running a scenario from the command line: progress, table, files, exit status. Shared by the experiment commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ttpoe.cli import ExitStatus
+
+if TYPE_CHECKING:
+    from emulator.config import ScenarioConfig
+    from emulator.fabric import Fabric, Progress, TraceSink
+    from emulator.results import RunResult
+
+
+class _Status:
+    """One line on a terminal: what compiles, what runs, how far, how fast; silent in a pipe."""
+
+    def __init__(self, console: Console, runs: int) -> None:
+        self._console = console
+        self._runs = runs
+        self._done = 0
+        self._what = ""
+        self._status = console.status("starting") if console.is_terminal else None
+        self._started = time.monotonic()
+
+    def __enter__(self) -> _Status:
+        if self._status:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def _say(self, text: str) -> None:
+        if self._status:
+            self._status.update(text)
+
+    def on_compile(self, name: str) -> None:
+        self._say(f"first use: compiling kernels ({name}), about a minute once")
+
+    def on_run(self, transport: str, seed: int) -> None:
+        self._done += 1
+        left = ""
+        if self._done > 1:
+            per_run = (time.monotonic() - self._started) / (self._done - 1)
+            left = f", about {per_run * (self._runs - self._done + 1):.0f} s left"
+        self._what = f"run {self._done} of {self._runs}: {transport}, seed {seed}{left}"
+        self._say(self._what)
+
+    def on_slice(self, at: Progress) -> None:
+        rate = at.events / at.wall_s / 1e6 if at.wall_s else 0.0
+        self._say(
+            f"{self._what}; {at.now_ps / 1e6:,.0f} us, {at.unfinished} flows left, {at.events:,} events, {rate:.1f} M/s"
+        )
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _cell(rows: dict[str, dict[str, Any]], metric: str, digits: int = 1) -> str:
+    row = rows[metric]
+    text = _number(row["median"], digits)
+    if row["ci95"]:
+        low, high = (_number(bound, digits) for bound in row["ci95"])
+        text += f" [{low}, {high}]"
+    return text
+
+
+def _table(scenario: ScenarioConfig, told: dict[str, Any]) -> Table:
+    """One row a transport: medians over its seeds, with 95 % intervals where there are several."""
+    table = Table(title=scenario.name, title_justify="left", caption_justify="left")
+    table.add_column("transport")
+    for heading in (
+        "finished", "FCT p50 us", "p99 us", "max us", "goodput Gb/s", "of at most", "slowdown p99", "drops", "pauses",
+        "paused us", "resent", "Jain",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for transport in dict.fromkeys(run["transport"] for run in told["runs"]):
+        runs = [run for run in told["runs"] if run["transport"] == transport]
+        rows = {row["metric"]: row for row in told["summary"] if row["transport"] == transport}
+        table.add_row(
+            transport,
+            f"{sum(run['finished'] for run in runs)}/{sum(run['flows'] for run in runs)}",
+            _cell(rows, "fct_us_p50"), _cell(rows, "fct_us_p99"), _cell(rows, "fct_us_max"),
+            _cell(rows, "goodput_gbps", 2), _number(runs[0]["goodput_limit_gbps"], 2), _cell(rows, "slowdown_p99", 2),
+            _cell(rows, "drops", 0), _cell(rows, "pauses", 0), _cell(rows, "paused_us"),
+            _cell(rows, "resent_packets", 0), _cell(rows, "jain", 4),
+        )  # fmt: skip
+    bound = told["runs"][0]["wire_bound_us"] if told["runs"] else None
+    if bound is not None:
+        bounds = {run["transport"]: run["wire_bound_us"] for run in told["runs"]}
+        table.caption = "wire bound: " + ", ".join(f"{name} {_number(us)} us" for name, us in bounds.items())
+    return table
+
+
+def run_scenario(
+    scenario: ScenarioConfig,
+    *,
+    out: Path | None,
+    capture: str | None,
+    timestamps: str,
+    as_json: bool,
+    option_names: dict[str, str] | None = None,
+) -> ExitStatus:
+    """Run every transport and seed, print the table or the JSON, write the files; returns the exit status.
+
+    Parameters
+    ----------
+    scenario : ScenarioConfig
+    out : Path, optional
+        Directory for results.json, flows.csv, the figure and captures.
+    capture : str, optional
+        Port names with commas, or ``all``.
+    timestamps : str
+        ``ns`` or ``ps``, of captures.
+    as_json : bool
+        Print JSON instead of the table.
+    option_names : dict, optional
+        Option for a field's name, so that an error names what was typed.
+    """
+    from emulator.config import ConfigError
+    from emulator.experiments import run_all
+    from ttpoe._jit import compiling
+
+    results: list[RunResult] = []
+    interrupted = False
+    try:
+        ports = _captured_ports(capture, out, scenario)
+        if out is not None:
+            _make_directory(out)
+        with ExitStack() as stack:
+
+            def open_sink(fabric: Fabric) -> TraceSink:
+                return _open_capture(stack, fabric, out, ports, timestamps)
+
+            runs = len(scenario.transports) * scenario.repeat
+            status = stack.enter_context(_Status(Console(stderr=True), runs))
+            stack.enter_context(compiling(status.on_compile))
+            try:
+                for result in run_all(
+                    scenario, capture=ports, open_sink=open_sink, on_run=status.on_run, on_slice=status.on_slice
+                ):
+                    results.append(result)
+            except KeyboardInterrupt:
+                interrupted = True
+    except ConfigError as error:
+        raise _usage_error(str(error), option_names or {}) from None
+    return _tell(scenario, results, out, as_json, interrupted)
+
+
+def _usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
+    field, _, rest = message.partition(": ")
+    return click.UsageError(f"{option_names.get(field, field)}: {rest}" if rest else message)
+
+
+def _captured_ports(capture: str | None, out: Path | None, scenario: ScenarioConfig) -> frozenset[str]:
+    if capture is None:
+        return frozenset()
+    if out is None:
+        raise click.UsageError("--capture needs --out DIR to write to")
+    if capture == "all":
+        from emulator.fabric import Fabric
+
+        return frozenset(Fabric(scenario, scenario.transports[0], scenario.seed).topology.port_names)
+    return frozenset(name.strip() for name in capture.split(",") if name.strip())
+
+
+def _make_directory(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"--out: cannot make directory {out}: {error.strerror}") from None
+
+
+def _open_capture(
+    stack: ExitStack, fabric: Fabric, out: Path | None, ports: frozenset[str], timestamps: str
+) -> TraceSink:
+    from traces.frames import CaptureWriter, FrameBuilder
+
+    from emulator.results import display_name
+
+    assert out is not None
+    world, topology = fabric.world, fabric.topology
+    builder = FrameBuilder(
+        topology.port_names, topology.port_host, world.ends, int(world.engine[0]["protocol"]),
+        seed=fabric.seed, message_bytes=world.flows["size_bytes"],
+    )  # fmt: skip
+    writer = CaptureWriter(out / display_name(fabric), builder, sorted(ports), resolution=timestamps)
+    return stack.enter_context(writer).sink
+
+
+def _tell(
+    scenario: ScenarioConfig, results: list[RunResult], out: Path | None, as_json: bool, interrupted: bool
+) -> ExitStatus:
+    """Print and write what there is; decide the exit status."""
+    from emulator.experiments.report import report, write_flows, write_results
+
+    told = report(results)
+    if as_json:
+        json.dump(told, sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        console = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 220)
+        console.print(_table(scenario, told))
+    if out is not None and results:
+        from traces.plots import plot_incast
+
+        write_results(out / "results.json", scenario, results, version("ttpoe"))
+        write_flows(out / "flows.csv", results)
+        plot_incast(results, out / "incast.png")
+        if not as_json:
+            click.echo(f"wrote results.json, flows.csv and incast.png to {out}")
+    status = ExitStatus.OK
+    for result in results:
+        name = f"{result.transport}, seed {result.seed}"
+        for error in result.errors:
+            click.echo(f"error: {name}: {error}", err=True)
+            status = ExitStatus.PROMISE_BROKEN
+        if result.unfinished:
+            shown = ", ".join(result.unfinished[:8]) + (" and more" if len(result.unfinished) > 8 else "")
+            click.echo(f"unfinished: {name}: {len(result.unfinished)} of {len(result.flows)} flows: {shown}", err=True)
+            status = status or ExitStatus.UNFINISHED
+    if interrupted:
+        runs = len(scenario.transports) * scenario.repeat
+        click.echo(f"interrupted: {len(results)} of {runs} runs are kept", err=True)
+        return ExitStatus.INTERRUPTED
+    return status

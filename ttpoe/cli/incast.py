@@ -1,0 +1,85 @@
+"""``ttpoe incast``: N senders to one receiver, side by side over several transports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ttpoe.cli.types import RATE, SIZE, TIME, output_options
+
+_OPTIONS = {
+    "transports": "--transport",
+    "workload.senders": "--senders",
+    "workload.size_bytes": "--size",
+    "workload.jitter_ps": "--jitter",
+    "link.rate_bps": "--rate",
+    "link.delay_ps": "--delay",
+    "switch.buffer_bytes": "--buffer",
+    "ttpoe.mtu_bytes": "--mtu",
+    "roce.mtu_bytes": "--mtu",
+    "ttpoe.window_bytes": "--window",
+    "ttpoe": "--window and --mtu",
+    "seed": "--seed",
+    "repeat": "--repeat",
+    "capture": "--capture",
+}
+
+
+def _set(values: dict[str, Any], field: str, value: Any) -> None:
+    """Set ``a.b`` in nested plain values, if an option was given."""
+    if value is None:
+        return
+    *path, name = field.split(".")
+    for part in path:
+        values = values.setdefault(part, {})
+    values[name] = value
+
+
+@click.command()
+@click.option("--transport", metavar="LIST", help="ttpoe, ttpoe-pfc, roce-pfc, roce, with commas. [all but ttpoe-pfc]")
+@click.option("--senders", type=click.IntRange(1, 65_535), metavar="N", help="Hosts that send to one. [32]")
+@click.option("--size", type=SIZE, help="Message of each sender; MB is 10^6, MiB 2^20. [1MB]")
+@click.option("--rate", type=RATE, help="Line rate of every link; 100G is 10^11 bit/s. [100G]")
+@click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
+@click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096]")
+@click.option("--buffer", type=SIZE, help="Shared buffer of the switch. [12MB]")
+@click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
+@click.option("--jitter", type=TIME, help="Senders start at random within this time. [0us]")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="N", help="Decides ties, ids and jitter. [1]")
+@click.option("--repeat", type=click.IntRange(1, 10_000), metavar="N", help="Paired seeds from --seed on. [1]")
+@output_options
+def command(
+    transport: str | None, senders: int | None, size: int | None, rate: int | None, delay: int | None,
+    mtu: int | None, buffer: int | None, window: int | None, jitter: int | None, seed: int | None,
+    repeat: int | None, out: Path | None, capture: str | None, timestamps: str, as_json: bool,
+) -> int:  # fmt: skip
+    """N senders send one message each to one receiver, at once: who finishes when, and why.
+
+    Completion times run from submission to the last byte in order at the receiver. Exit status 3: a flow did not
+    finish; 4: a lossless priority dropped a frame.
+    """
+    from emulator.config import ConfigError, make_scenario
+    from ttpoe.cli.experiment import _usage_error, run_scenario
+
+    values: dict[str, Any] = {"name": "incast", "workload": {"kind": "incast"}}
+    _set(values, "transports", None if transport is None else [t.strip() for t in transport.split(",") if t.strip()])
+    _set(values, "workload.senders", senders)
+    _set(values, "workload.size_bytes", size)
+    _set(values, "workload.jitter_ps", jitter)
+    _set(values, "link.rate_bps", rate)
+    _set(values, "link.delay_ps", delay)
+    _set(values, "switch.buffer_bytes", buffer)
+    _set(values, "ttpoe.mtu_bytes", mtu)
+    _set(values, "roce.mtu_bytes", mtu)
+    _set(values, "ttpoe.window_bytes", window)
+    _set(values, "seed", seed)
+    _set(values, "repeat", repeat)
+    try:
+        scenario = make_scenario(values)
+    except ConfigError as error:
+        raise _usage_error(str(error), _OPTIONS) from None
+    return run_scenario(
+        scenario, out=out, capture=capture, timestamps=timestamps, as_json=as_json, option_names=_OPTIONS
+    )

@@ -158,7 +158,7 @@ def build_header(header, data):
     _put_big_endian(data, 34, 3, int(header["src_node"]))
     _put_big_endian(data, 37, 3, int(header["dst_node"]))
     _put_big_endian(data, 40, 2, int(header["shim_length"]))
-    data[42] = (int(header["opcode_reserved"]) << 6) | int(header["opcode"])
+    data[42] = ((int(header["opcode_reserved"]) << 6) & 0xC0) | (int(header["opcode"]) & 0x3F)
     data[43] = header["vc"]
     data[44] = header["tx_v1"]
     data[45] = header["rx_v1"]
@@ -203,11 +203,12 @@ class FrameError(ValueError):
 def parse(data: bytes | bytearray | memoryview, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> Frame:
     """Parse one frame (without FCS); raises FrameError with the reason if it is refused."""
     header = np.zeros(1, HEADER)
-    reason = Reason(parse_header_at(np.frombuffer(data, np.uint8), len(data), max_payload_bytes, header, 0))
+    array = np.frombuffer(data, np.uint8)
+    reason = Reason(parse_header_at(array, array.size, max_payload_bytes, header, 0))
     if reason is not Reason.OK:
         raise FrameError(reason)
     end = HEADER_BYTES + int(header[0]["payload_bytes"])
-    return Frame(header, bytes(data[HEADER_BYTES:end]), bytes(data[end:]))
+    return Frame(header, array[HEADER_BYTES:end].tobytes(), array[end:].tobytes())
 
 
 def build(header: np.ndarray, payload: bytes = b"", trailing: bytes | None = None) -> bytes:
@@ -231,6 +232,8 @@ def make_header(
     *, dst_mac: int, src_mac: int, opcode: int, vc: int, tx_seq: int, rx_seq: int, payload_bytes: int = 0
 ) -> np.ndarray:
     """HEADER array of shape (1,) as the reference module would send it; node ids are the MACs' low three bytes."""
+    if not 0 <= payload_bytes <= 0xFFFF - TOTAL_LENGTH_BASE:
+        raise ValueError(f"payload_bytes is {payload_bytes}; the length fields hold 0 to {0xFFFF - TOTAL_LENGTH_BASE}")
     header = np.zeros(1, HEADER)
     row = header[0]
     row["dst_mac"], row["src_mac"] = dst_mac, src_mac

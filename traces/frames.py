@@ -135,9 +135,8 @@ class FrameBuilder:
         if not 0 <= ecn <= 3:
             raise ValueError(f"ecn is {ecn}; the field holds 0 to 3")
         self.port_names = tuple(port_names)
-        self._port_macs = [
-            host_mac(host) if host >= 0 else switch_mac(port) for port, host in enumerate(np.asarray(port_host).tolist())
-        ]
+        owners = enumerate(np.asarray(port_host).tolist())
+        self._port_macs = [host_mac(host) if host >= 0 else switch_mac(port) for port, host in owners]
         self._hosts: list[int] = ends["host"].tolist()
         self._protocol = int(protocol)
         self._seed = seed
@@ -149,7 +148,8 @@ class FrameBuilder:
 
     def build(self, row: np.void) -> bytes:
         """Bytes of the frame of one TRACE row."""
-        return self.build_fields(row.item())
+        fields: Any = row.item()
+        return self.build_fields(fields)
 
     def build_fields(self, fields: tuple[Any, ...]) -> bytes:
         """As :meth:`build`, from the row's values as ``rows.tolist()`` gives them: a fifth of the time."""
@@ -271,7 +271,8 @@ class CaptureWriter:
         known = {name: port for port, name in enumerate(builder.port_names)}
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise ValueError(f"there is no port {unknown[0]!r}; ports are {', '.join(builder.port_names[:4])} and so on")
+            some = ", ".join(builder.port_names[:4])
+            raise ValueError(f"there is no port {unknown[0]!r}; ports are {some} and so on")
         directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)
         _allow_files(len(wanted))

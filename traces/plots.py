@@ -1,0 +1,255 @@
+"""Figures of runs, as PNG files. The only module that imports matplotlib; no global state of it is touched.
+
+Owns how results look. Knows nothing of the engine: it reads `emulator.results.RunResult` and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from ttpoe.units import PS_PER_MS, PS_PER_US
+
+if TYPE_CHECKING:
+    from emulator.results import RunResult
+
+# Okabe and Ito's palette, told apart by the colour-blind as well; dashes tell lines apart in grey.
+_STYLES: dict[str, tuple[str, Any, str]] = {
+    "ttpoe": ("#0072B2", "-", "o"),
+    "ttpoe-pfc": ("#CC79A7", (0, (5, 1.5)), "D"),
+    "roce-pfc": ("#009E73", (0, (3, 1, 1, 1)), "s"),
+    "roce": ("#D55E00", (0, (6, 1, 1, 1, 1, 1)), "^"),
+}
+_OTHERS = (("#E69F00", "-", "v"), ("#56B4E9", (0, (4, 2)), "P"), ("#000000", (0, (2, 1)), "X"))
+_LOG_RATIO = 20
+"""Values that differ by more than this share a logarithmic axis."""
+
+
+def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> None:
+    """Write one PNG: completion CDF, the watched queue and the pauses over time, goodput of each sender.
+
+    Parameters
+    ----------
+    results : sequence of RunResult
+        Runs of one scenario. Runs of the same transport are pooled over their seeds in the CDF and the goodput; the
+        panels over time show the first seed of each transport.
+    path : str or PathLike
+        Written beside and renamed.
+
+    Notes
+    -----
+    The CDF counts all flows, so a curve that ends below 1 has unfinished ones. Queue depth and pauses are the maxima
+    of each bucket of time. The dotted lines are the wire bound (all payload at the goodput limit of the bottleneck)
+    and the fair share of it; they are drawn where all flows start together and end at one host.
+    """
+    if not results:
+        raise ValueError("there is no result to plot; give at least one")
+    groups: dict[str, list[RunResult]] = {}
+    for result in results:
+        groups.setdefault(result.transport, []).append(result)
+    unknown = iter(_OTHERS * (1 + len(groups)))
+    styles = {name: _STYLES.get(name.replace("-jumbo", "")) or next(unknown) for name in groups}
+
+    figure = Figure(figsize=(12, 8), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 2)
+    _plot_completion(axes[0, 0], groups, styles)
+    _plot_goodput(axes[0, 1], groups, styles)
+    _plot_series(axes[1, 0], axes[1, 1], groups, styles)
+    for panel in axes.flat:
+        panel.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
+        panel.set_axisbelow(True)
+        for side in ("top", "right"):
+            panel.spines[side].set_visible(False)
+    figure.suptitle(_title(results), fontsize=13, fontweight="bold")
+    handles = [
+        panel_line(axes[0, 0], *styles[name], label=_legend_text(name, runs)) for name, runs in groups.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2), frameon=False, fontsize=10)
+    _save(figure, path)
+
+
+def panel_line(panel: Any, colour: str, dashes: Any, marker: str, label: str) -> Any:
+    """An empty line of a transport's style, for the legend."""
+    (line,) = panel.plot([], [], color=colour, linestyle=dashes, marker=marker, linewidth=2, markersize=6, label=label)
+    return line
+
+
+def _title(results: Sequence[RunResult]) -> str:
+    flows = results[0].flows
+    sizes = np.unique(flows["size_bytes"])
+    size = _bytes_text(int(sizes[0])) if sizes.size == 1 else f"{_bytes_text(int(sizes[0]))} to " \
+        f"{_bytes_text(int(sizes[-1]))}"
+    receivers = np.unique(flows["dst"])
+    where = f"to h{receivers[0]}" if receivers.size == 1 else f"to {receivers.size} hosts"
+    seeds = sorted({result.seed for result in results})
+    told = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds from {seeds[0]}"
+    return f"{len(flows)} {'flow' if len(flows) == 1 else 'flows'} of {size} {where}, {told}"
+
+
+def _legend_text(name: str, runs: list[RunResult]) -> str:
+    drops, pauses, resent = (
+        round(float(np.median([run.counters[key] for run in runs]))) for key in ("drops", "pauses", "resent_packets")
+    )
+    flows = sum(len(run.flows) for run in runs)
+    done = sum(int((run.flows["fct_rx_ps"] >= 0).sum()) for run in runs)
+    text = f"{name}: {drops:,} drops, {pauses:,} pauses, {resent:,} resent"
+    if len(runs) > 1:
+        text += " (median)"
+    return text if done == flows else f"{text}, {flows - done:,} of {flows:,} flows unfinished"
+
+
+def _completions_ps(runs: list[RunResult]) -> np.ndarray:
+    fct = np.concatenate([run.flows["fct_rx_ps"] for run in runs])
+    return np.sort(fct[fct >= 0])
+
+
+def _time_unit(longest_ps: float) -> tuple[int, str]:
+    return (PS_PER_MS, "ms") if longest_ps >= 10 * PS_PER_MS else (PS_PER_US, "us")
+
+
+def _share(runs: list[RunResult]) -> tuple[float, float] | None:
+    """Wire bound in ps and fair share in Gb/s, where all flows start together and end at one host."""
+    run = runs[0]
+    if np.unique(run.flows["dst"]).size > 1 or np.unique(run.flows["start_ps"]).size > 1:
+        return None
+    return int(run.flows["size_bytes"].sum()) * 8_000 / run.goodput_limit_gbps, run.goodput_limit_gbps / len(run.flows)
+
+
+def _plot_completion(panel: Any, groups: dict[str, list[RunResult]], styles: dict[str, Any]) -> None:
+    completions = {name: _completions_ps(runs) for name, runs in groups.items()}
+    finished = np.concatenate(list(completions.values()))
+    unit, unit_name = _time_unit(float(finished.max()) if finished.size else 0)
+    is_log = finished.size > 0 and finished.max() > _LOG_RATIO * max(int(finished.min()), 1)
+    bound = None
+    for name, runs in groups.items():
+        colour, dashes, marker = styles[name]
+        times = completions[name]
+        total = sum(len(run.flows) for run in runs)
+        if times.size:
+            y = np.arange(1, times.size + 1) / total
+            panel.step(
+                np.concatenate([times[:1], times]) / unit, np.concatenate([[0], y]), where="post", color=colour,
+                linestyle=dashes, linewidth=2,
+            )
+            panel.plot(times[-1] / unit, y[-1], color=colour, marker=marker, markersize=7, clip_on=False, zorder=5)
+        if (share := _share(runs)) is not None:
+            bound = panel.axvline(share[0] / unit, color=colour, linestyle=":", linewidth=1.2)
+    if is_log:
+        _log_axis(panel.xaxis, panel.set_xscale)
+    else:
+        panel.set_xlim(left=0)
+    panel.set_ylim(0, 1.03)
+    panel.set(title="Completion times", xlabel=f"time to the last byte at the receiver ({unit_name})",
+              ylabel="fraction of flows (CDF)")
+    if bound is not None:
+        _note(panel, bound, "wire bound of all flows", "lower right")
+
+
+def _plot_goodput(panel: Any, groups: dict[str, list[RunResult]], styles: dict[str, Any]) -> None:
+    fair = None
+    low, high = np.inf, 0.0
+    for name, runs in groups.items():
+        colour, _, marker = styles[name]
+        fct = np.stack([run.flows["fct_rx_ps"] for run in runs])
+        goodput = np.where(fct > 0, runs[0].flows["size_bytes"] * 8_000 / np.maximum(fct, 1), np.nan)
+        is_done = ~np.isnan(goodput).all(axis=0)
+        sender = runs[0].flows["src"][is_done]
+        goodput = goodput[:, is_done]
+        if sender.size == 0:
+            continue
+        middle, least, most = np.nanmedian(goodput, axis=0), np.nanmin(goodput, axis=0), np.nanmax(goodput, axis=0)
+        size = float(np.clip(150 / np.sqrt(sender.size), 3, 40))
+        if len(runs) > 1:
+            panel.vlines(sender, least, most, color=colour, alpha=0.35, linewidth=1)
+        panel.scatter(sender, middle, s=size, color=colour, marker=marker, alpha=0.85, linewidths=0)
+        low, high = min(low, float(least.min())), max(high, float(most.max()))
+        if (share := _share(runs)) is not None:
+            fair = panel.axhline(share[1], color=colour, linestyle=":", linewidth=1.2)
+    if high > _LOG_RATIO * low:
+        _log_axis(panel.yaxis, panel.set_yscale)
+    else:
+        panel.set_ylim(bottom=0)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    pooled = ", median and range over seeds" if max(map(len, groups.values())) > 1 else ""
+    panel.set(title=f"Goodput of each sender{pooled}", xlabel="sender (host number)", ylabel="goodput (Gb/s)")
+    if fair is not None:
+        _note(panel, fair, "fair share of the bottleneck", "upper right")
+
+
+def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], styles: dict[str, Any]) -> None:
+    ends = [runs[0].end_ps for runs in groups.values()]
+    unit, unit_name = _time_unit(max(ends))
+    is_log = max(ends) > _LOG_RATIO * max(min(ends), 1)
+    deepest = max(int(runs[0].series["depth_max_bytes"].max(initial=0)) for runs in groups.values())
+    depth_unit, depth_name = (1_000_000, "MB") if deepest >= 1_000_000 else (1_000, "kB")
+    is_paused = False
+    for name, runs in groups.items():
+        colour, dashes, _ = styles[name]
+        run = runs[0]
+        edges = np.arange(len(run.series) + 1) * run.series_bucket_ps
+        edges[-1] = max(min(edges[-1], run.end_ps), edges[-2] + 1)
+        if is_log:
+            edges[0] = run.series_bucket_ps / 2
+        for panel, values in (
+            (depth, run.series["depth_max_bytes"] / depth_unit), (pauses, run.series["paused_max"]),
+        ):
+            if panel is pauses and not values.any():
+                continue
+            is_paused = is_paused or panel is pauses
+            panel.step(edges / unit, np.append(values, 0), where="post", color=colour, linestyle=dashes, linewidth=1.5,
+                       alpha=0.9)
+    for panel in (depth, pauses):
+        if is_log:
+            _log_axis(panel.xaxis, panel.set_xscale)
+        else:
+            panel.set_xlim(left=0)
+        panel.set_xlim(right=max(ends) * 1.02 / unit)
+        panel.set_ylim(bottom=0)
+        panel.set_xlabel(f"time since the start ({unit_name})")
+    if is_log:
+        pauses.set_xlim(left=depth.get_xlim()[0])
+    first = " (first seed)" if max(map(len, groups.values())) > 1 else ""
+    depth.set(title=f"Queue towards the receiver{first}", ylabel=f"largest depth ({depth_name})")
+    pauses.set(title=f"Paused (port, priority) pairs{first}", ylabel="pairs paused at once (count)")
+    pauses.yaxis.set_major_locator(MaxNLocator(integer=True))
+    if not is_paused:
+        pauses.set_ylim(0, 1)
+        pauses.text(0.5, 0.5, "no pauses", ha="center", va="center", transform=pauses.transAxes, color="#666666")
+
+
+def _note(panel: Any, line: Any, text: str, where: str) -> None:
+    panel.legend(handles=[line], labels=[text], loc=where, frameon=True, framealpha=0.85, edgecolor="none", fontsize=9)
+
+
+def _log_axis(axis: Any, set_scale: Any) -> None:
+    set_scale("log")
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+
+
+def _bytes_text(size_bytes: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.4g} {name}"
+    return f"{size_bytes} B"
+
+
+def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    final = Path(os.path.realpath(path))  # a symbolic link stays, and what it names is replaced
+    beside = final.with_name(f".ttpoe-{secrets.token_hex(6)}.part")
+    try:
+        figure.savefig(beside, format="png")
+        os.replace(beside, final)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            beside.unlink()
+        raise

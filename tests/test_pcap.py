@@ -11,8 +11,10 @@ import struct
 import subprocess
 import sys
 import tracemalloc
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,7 +181,7 @@ def test_interface_of_an_earlier_section_is_unknown():
 @pytest.mark.parametrize("order", "<>")
 def test_other_blocks(order):
     data = (section(order) + interface(order, snaplen=5)
-            + block(order, 0x0BAD, b"what is this")
+            + block(order, 0x0BAD, b"what is this") + block(order, 0x0BAD, bytes(20))  # as long as an empty packet
             + block(order, 3, struct.pack(order + "I", 9) + b"hello\0\0\0")  # a simple packet, cut to the snap length
             + block(order, 2, struct.pack(order + "HHIIII", 0, 4, 1, 2, 3, 70) + b"abc\0" + option(
                 order, 2, struct.pack(order + "I", 2)))
@@ -222,13 +224,19 @@ def test_options_of_interfaces_and_packets():
         option("<", 2988, b"custom"), option("<", 0, b""), b"junk after the end", link_type=276)
     data += packet("<", 0, 0, b"12345", option("<", 1, b"first"), option("<", 1, b"second \xff"), option("<", 0, b""))
     data += packet("<", 0, 0, b"12345", option("<", 1, b"flagless"))  # 12 bytes, as the flags alone have
+    data += packet("<", 0, 0, b"12345", option("<", 2, bytes.fromhex("1e000001")), option("<", 0, b""))
+    data += packet("<", 0, 0, b"12345", option("<", 2, bytes.fromhex("03000000")), option("<", 0, b""))
+    data += packet("<", 0, 0, b"12345", option("<", 1, b"four"), option("<", 0, b""))
+    data += packet("<", 0, 0, b"12345", option("<", 2, bytes.fromhex("01000000")), option("<", 1, b""))
     with open_capture(io.BytesIO(data)) as capture:
-        first, second = capture
+        first, second, out, reserved, third, fourth = capture
     port = capture.interfaces[0]
     assert (port.name, port.description, port.rate_bps, port.fcs_bytes) == ("swp1", "port é", 400 * 10**9, 4)
     assert port.link_type == LinkType.LINUX_SLL2
     assert (first.comment, first.flags) == ("first\nsecond \N{REPLACEMENT CHARACTER}", None)
     assert (second.comment, second.flags) == ("flagless", None)
+    assert (out.flags, out.direction, reserved.direction) == (0x0100001E, "out", None)
+    assert [(f.comment, f.direction) for f in (third, fourth)] == [("four", None), ("", "in")]
 
 
 # --- broken files ----------------------------------------------------------------------------------------------------
@@ -255,6 +263,7 @@ def test_options_of_interfaces_and_packets():
     (PCAPNG_LITTLE + struct.pack("<III", 77, 13, 0), "type 0x4d block claims an absurd length of 13 bytes"),
     (PCAPNG_LITTLE + struct.pack("<III", 77, 8, 0), "absurd length of 8"),
     (PCAPNG_LITTLE + struct.pack("<III", 6, 28, 0), "absurd length of 28"),
+    (PCAPNG_LITTLE + struct.pack("<7IxI", 6, 33, 0, 0, 0, 0, 0, 33), "absurd length of 33"),
     (PCAPNG_LITTLE + struct.pack("<III", 6, 0xFFFFFFFC, 0), "absurd length of 4294967292 bytes"),
     (PCAPNG_LITTLE + struct.pack("<III", 77, MAX_RECORD_BYTES + 4, 0), "absurd length"),
     (PCAPNG_LITTLE + block("<", 6, struct.pack("<5I", 0, 0, 0, 5, 5) + b"1234"), "claims 5 captured bytes and has"),
@@ -314,6 +323,21 @@ def test_absurd_length_is_not_allocated():
     assert len(frames) == 1
     assert error is not None
     assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("make", [
+    lambda size: PCAP_US_LITTLE[:24] + struct.pack("<4I", 0, 0, size, size) + bytes(size),
+    lambda size: section("<") + interface("<") + packet("<", 0, 0, bytes(size)),
+], ids=["pcap", "pcapng"])
+def test_the_limit_does_not_depend_on_what_is_in_memory(make):
+    class Greedy(io.BytesIO):
+        def read1(self, _size=-1):
+            return self.read()
+
+    with open_capture(Greedy(make(MAX_RECORD_BYTES - 32))) as capture:
+        assert len(next(capture).data) == MAX_RECORD_BYTES - 32
+    with open_capture(Greedy(make(MAX_RECORD_BYTES + 1))) as capture, pytest.raises(CaptureError, match="absurd"):
+        next(capture)
 
 
 def test_closing_ends_the_iteration(tmp_path):
@@ -472,7 +496,8 @@ def test_frames_across_chunks_and_longer_than_one(tmp_path):
 @pytest.mark.parametrize("squeeze", [
     gzip.compress,
     lambda data: gzip.compress(data[:50]) + gzip.compress(data[50:]) + bytes(7),  # two members and padding
-], ids=["one", "two"])
+    lambda data: gzip.compress(data) + bytes(2 * CHUNK_BYTES),
+], ids=["one", "two", "padded"])
 def test_gzip_is_read_as_what_is_inside(squeeze):
     data, _ = valid_files()["pcapng <"]
     assert [f.data for f in frames_of(squeeze(data))] == [f.data for f in frames_of(data)]
@@ -502,6 +527,13 @@ def test_gzip_that_is_cut_or_damaged():
         frames, error = frames_and_error(data)
         assert error is not None
         assert words in str(error)
+
+
+def test_cut_gzip_gives_all_that_it_holds():
+    squeezed = gzip.compress(PCAP_US_LITTLE[:24] + bytes(CHUNK_BYTES + 288))  # frames of length 0
+    for size in range(len(squeezed) - 20, len(squeezed)):
+        held = len(zlib.decompressobj(31).decompress(squeezed[:size]))
+        assert len(frames_and_error(squeezed[:size])[0]) == (held - 24) // 16
 
 
 def test_gzip_bomb_in_flat_memory():
@@ -586,6 +618,7 @@ def test_writers_refuse_what_a_file_cannot_hold():
         (lambda: writer.write(port, 2**64, b""), "213 days"),
         (lambda: writer.write(port, 0, b"ab", original_bytes=1), "cannot be shorter"),
         (lambda: writer.write(port, 0, bytes(MAX_RECORD_BYTES)), "too long"),
+        (lambda: writer.write(port, 0, bytes(MAX_RECORD_BYTES - 2000), comment="x" * 5000), "with its comment is too"),
         (lambda: writer.write(port, 0, b"", direction="up"), "must be 'in', 'out' or None"),
         (lambda: writer.write(port, 0, b"", comment="x" * 70_000), "too long"),
         (lambda: writer.write(port, 0, memoryview(b"abcd").cast("H")), "single bytes"),
@@ -602,6 +635,17 @@ def test_writers_refuse_what_a_file_cannot_hold():
     writer.close()
     with pytest.raises(ValueError, match="is closed"):
         writer.write(port, 0, b"")
+
+
+def test_times_are_integers_of_any_kind_and_no_floats():
+    ng, classic = PcapngWriter(io.BytesIO()), PcapWriter(io.BytesIO())
+    port = ng.add_interface("a")
+    ng.write(port, np.int64(2**62), b"")
+    classic.write(np.int64(2**62), b"")
+    for writer, ids in ((ng, (port,)), (classic, ())):
+        assert frames_of(writer._file.getvalue())[0].time_ps == 2**62 // 1000 * 1000
+        with pytest.raises(TypeError):
+            writer.write(*ids, 1e12, b"")
 
 
 @pytest.mark.parametrize("make", [PcapngWriter, PcapWriter])

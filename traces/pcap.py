@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from operator import index
 from typing import BinaryIO, Self
 
 from traces.captureio import (
@@ -239,7 +240,7 @@ class PcapWriter(CaptureWriter):
         original_bytes : int, optional
             Length on the link, if `frame` is only its beginning.
         """
-        seconds, fraction = divmod(int(time_ps) * self._per_second // PS_PER_S, self._per_second)
+        seconds, fraction = divmod(index(time_ps) * self._per_second // PS_PER_S, self._per_second)
         if not 0 <= seconds < 2**32:
             raise ValueError(f"time_ps {time_ps} does not fit in a classic pcap, which has 32 bits of seconds from 0")
         captured, original = lengths_to_write(frame, self._snaplen, original_bytes)

@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 from math import gcd
+from operator import index
 from typing import BinaryIO, NamedTuple
 
 from traces.captureio import (
@@ -371,7 +372,7 @@ class PcapngWriter(CaptureWriter):
 
     @staticmethod
     def _ticks(time_ps: int, ps_per_tick: int) -> int:
-        ticks = int(time_ps) // ps_per_tick  # int: a NumPy integer would wrap below
+        ticks = index(time_ps) // ps_per_tick  # neither floats nor NumPy integers that wrap
         if not 0 <= ticks < 2**64:
             raise ValueError(f"time_ps {time_ps} does not fit in 64 bits at this interface's resolution; "
                              "it must not be negative, and 12 digits reach 213 days")

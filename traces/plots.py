@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ttpoe.units import PS_PER_MS, PS_PER_US
@@ -22,16 +23,21 @@ from ttpoe.units import PS_PER_MS, PS_PER_US
 if TYPE_CHECKING:
     from emulator.results import RunResult
 
+_Style = tuple[str, Any, str]
+"""Colour, dashes, marker."""
+
 # Okabe and Ito's palette, told apart by the colour-blind as well; dashes tell lines apart in grey.
-_STYLES: dict[str, tuple[str, Any, str]] = {
+_STYLES: dict[str, _Style] = {
     "ttpoe": ("#0072B2", "-", "o"),
     "ttpoe-pfc": ("#CC79A7", (0, (5, 1.5)), "D"),
     "roce-pfc": ("#009E73", (0, (3, 1, 1, 1)), "s"),
     "roce": ("#D55E00", (0, (6, 1, 1, 1, 1, 1)), "^"),
 }
-_OTHERS = (("#E69F00", "-", "v"), ("#56B4E9", (0, (4, 2)), "P"), ("#000000", (0, (2, 1)), "X"))
+_OTHERS: tuple[_Style, ...] = (("#E69F00", "-", "v"), ("#56B4E9", (0, (4, 2)), "P"), ("#000000", (0, (2, 1)), "X"))
 _LOG_RATIO = 20
 """Values that differ by more than this share a logarithmic axis."""
+_POINTS = 250
+"""Points of a curve over time; each is the maximum of its buckets, so a queue that fills and drains stays a line."""
 
 
 def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> None:
@@ -57,7 +63,7 @@ def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> N
     for result in results:
         groups.setdefault(result.transport, []).append(result)
     unknown = iter(_OTHERS * (1 + len(groups)))
-    styles = {name: _STYLES.get(name.replace("-jumbo", "")) or next(unknown) for name in groups}
+    styles: dict[str, _Style] = {name: _STYLES.get(name.replace("-jumbo", "")) or next(unknown) for name in groups}
 
     figure = Figure(figsize=(12, 8), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
@@ -71,17 +77,15 @@ def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> N
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
     figure.suptitle(_title(results), fontsize=13, fontweight="bold")
-    handles = [
-        panel_line(axes[0, 0], *styles[name], label=_legend_text(name, runs)) for name, runs in groups.items()
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2), frameon=False, fontsize=10)
+    handles = [_key(*styles[name], _legend_text(name, runs)) for name, runs in groups.items()]
+    columns = len(handles) if len(handles) <= 3 and all(len(str(handle.get_label())) < 50 for handle in handles) else 2
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     _save(figure, path)
 
 
-def panel_line(panel: Any, colour: str, dashes: Any, marker: str, label: str) -> Any:
-    """An empty line of a transport's style, for the legend."""
-    (line,) = panel.plot([], [], color=colour, linestyle=dashes, marker=marker, linewidth=2, markersize=6, label=label)
-    return line
+def _key(colour: str, dashes: Any, marker: str, label: str) -> Line2D:
+    """A line of a transport's style, for the legend."""
+    return Line2D([], [], color=colour, linestyle=dashes, marker=marker, linewidth=2, markersize=6, label=label)
 
 
 def _title(results: Sequence[RunResult]) -> str:
@@ -125,12 +129,12 @@ def _share(runs: list[RunResult]) -> tuple[float, float] | None:
     return int(run.flows["size_bytes"].sum()) * 8_000 / run.goodput_limit_gbps, run.goodput_limit_gbps / len(run.flows)
 
 
-def _plot_completion(panel: Any, groups: dict[str, list[RunResult]], styles: dict[str, Any]) -> None:
+def _plot_completion(panel: Any, groups: dict[str, list[RunResult]], styles: dict[str, _Style]) -> None:
     completions = {name: _completions_ps(runs) for name, runs in groups.items()}
     finished = np.concatenate(list(completions.values()))
     unit, unit_name = _time_unit(float(finished.max()) if finished.size else 0)
     is_log = finished.size > 0 and finished.max() > _LOG_RATIO * max(int(finished.min()), 1)
-    bound = None
+    has_bound = False
     for name, runs in groups.items():
         colour, dashes, marker = styles[name]
         times = completions[name]
@@ -143,20 +147,21 @@ def _plot_completion(panel: Any, groups: dict[str, list[RunResult]], styles: dic
             )
             panel.plot(times[-1] / unit, y[-1], color=colour, marker=marker, markersize=7, clip_on=False, zorder=5)
         if (share := _share(runs)) is not None:
-            bound = panel.axvline(share[0] / unit, color=colour, linestyle=":", linewidth=1.2)
+            has_bound = True
+            panel.axvline(share[0] / unit, color=colour, linestyle=":", linewidth=1.4)
     if is_log:
         _log_axis(panel.xaxis, panel.set_xscale)
     else:
         panel.set_xlim(left=0)
     panel.set_ylim(0, 1.03)
-    panel.set(title="Completion times", xlabel=f"time to the last byte at the receiver ({unit_name})",
-              ylabel="fraction of flows (CDF)")
-    if bound is not None:
-        _note(panel, bound, "wire bound of all flows", "lower right")
+    if not finished.size:
+        _say(panel, "no flow finished")
+    panel.set(title="Completion times" + ("; dotted: wire bound of all" if has_bound else ""),
+              xlabel=f"time to the last byte at the receiver ({unit_name})", ylabel="fraction of flows (CDF)")
 
 
-def _plot_goodput(panel: Any, groups: dict[str, list[RunResult]], styles: dict[str, Any]) -> None:
-    fair = None
+def _plot_goodput(panel: Any, groups: dict[str, list[RunResult]], styles: dict[str, _Style]) -> None:
+    has_share = False
     low, high = np.inf, 0.0
     for name, runs in groups.items():
         colour, _, marker = styles[name]
@@ -174,19 +179,22 @@ def _plot_goodput(panel: Any, groups: dict[str, list[RunResult]], styles: dict[s
         panel.scatter(sender, middle, s=size, color=colour, marker=marker, alpha=0.85, linewidths=0)
         low, high = min(low, float(least.min())), max(high, float(most.max()))
         if (share := _share(runs)) is not None:
-            fair = panel.axhline(share[1], color=colour, linestyle=":", linewidth=1.2)
+            has_share = True
+            high = max(high, share[1])
+            panel.axhline(share[1], color=colour, linestyle=":", linewidth=1.4)
     if high > _LOG_RATIO * low:
         _log_axis(panel.yaxis, panel.set_yscale)
     else:
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.05 * high or 1)
+    if not np.isfinite(low):
+        _say(panel, "no flow finished")
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    pooled = ", median and range over seeds" if max(map(len, groups.values())) > 1 else ""
-    panel.set(title=f"Goodput of each sender{pooled}", xlabel="sender (host number)", ylabel="goodput (Gb/s)")
-    if fair is not None:
-        _note(panel, fair, "fair share of the bottleneck", "upper right")
+    pooled = ", median and range of seeds" if max(map(len, groups.values())) > 1 else ""
+    dotted = "; dotted: fair share" if has_share else ""
+    panel.set(title=f"Goodput by sender{dotted}", xlabel="sender (host number)", ylabel=f"goodput (Gb/s){pooled}")
 
 
-def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], styles: dict[str, Any]) -> None:
+def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], styles: dict[str, _Style]) -> None:
     ends = [runs[0].end_ps for runs in groups.values()]
     unit, unit_name = _time_unit(max(ends))
     is_log = max(ends) > _LOG_RATIO * max(min(ends), 1)
@@ -196,7 +204,11 @@ def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], st
     for name, runs in groups.items():
         colour, dashes, _ = styles[name]
         run = runs[0]
-        edges = np.arange(len(run.series) + 1) * run.series_bucket_ps
+        count = len(run.series)
+        starts = np.arange(0, count, -(-count // _POINTS))
+        if is_log:
+            starts = np.unique(np.geomspace(1, count, _POINTS).astype(np.int64)) - 1
+        edges = np.append(starts, count) * run.series_bucket_ps
         edges[-1] = max(min(edges[-1], run.end_ps), edges[-2] + 1)
         if is_log:
             edges[0] = run.series_bucket_ps / 2
@@ -206,8 +218,9 @@ def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], st
             if panel is pauses and not values.any():
                 continue
             is_paused = is_paused or panel is pauses
-            panel.step(edges / unit, np.append(values, 0), where="post", color=colour, linestyle=dashes, linewidth=1.5,
-                       alpha=0.9)
+            largest = np.maximum.reduceat(values, starts)
+            panel.step(edges / unit, np.append(largest, largest[-1]), where="post", color=colour, linestyle=dashes,
+                       linewidth=1.5, alpha=0.9)
     for panel in (depth, pauses):
         if is_log:
             _log_axis(panel.xaxis, panel.set_xscale)
@@ -224,11 +237,11 @@ def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], st
     pauses.yaxis.set_major_locator(MaxNLocator(integer=True))
     if not is_paused:
         pauses.set_ylim(0, 1)
-        pauses.text(0.5, 0.5, "no pauses", ha="center", va="center", transform=pauses.transAxes, color="#666666")
+        _say(pauses, "no pauses")
 
 
-def _note(panel: Any, line: Any, text: str, where: str) -> None:
-    panel.legend(handles=[line], labels=[text], loc=where, frameon=True, framealpha=0.85, edgecolor="none", fontsize=9)
+def _say(panel: Any, text: str) -> None:
+    panel.text(0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes, color="#666666")
 
 
 def _log_axis(axis: Any, set_scale: Any) -> None:

@@ -2,3 +2,23 @@
 
 The package knows nothing of the emulator that runs the same kernels behind emulated switches.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ttpoe.aio import open_endpoint
+    from ttpoe.endpoint import EndpointConfig
+
+_EXPORTS = {"open_endpoint": "ttpoe.aio", "EndpointConfig": "ttpoe.endpoint"}
+
+__all__ = ["EndpointConfig", "open_endpoint"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: ``import ttpoe`` alone stays instant."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)

@@ -90,8 +90,9 @@ def find_row(table, key):
 @kernel(export=True)
 def index_rows(keys, table):
     """Fill ``table`` (modified in place) from ``keys``, the int64 key of each row, negative for a row not in use."""
-    table[:, 0] = -1
     mask = len(table) - 1
+    for at in range(len(table)):
+        table[at, 0] = -1
     for row in range(1, len(keys)):
         if keys[row] >= 0:
             at = _hash(keys[row]) & mask
@@ -99,6 +100,12 @@ def index_rows(keys, table):
                 at = (at + 1) & mask
             table[at, 0] = keys[row]
             table[at, 1] = row
+
+
+@kernel(inline=True)
+def _copy(source, source_at, target, target_at, count):
+    for k in range(count):  # a slice assignment would allocate
+        target[target_at + k] = source[source_at + k]
 
 
 @kernel
@@ -238,7 +245,7 @@ def take_frames(
                 deliveries[n_deliveries, 0] = row
                 deliveries[n_deliveries, 1] = end
                 n_deliveries += 1
-            delivered[end:end + length] = slots[k, HEADER_BYTES:HEADER_BYTES + length]
+            _copy(slots[k], HEADER_BYTES, delivered, end, length)
             end += length
             deliveries[n_deliveries - 1, 2] = end
         if row != 0 and link["state"] == _S_CLOSED:
@@ -321,9 +328,10 @@ def cut_payloads(links, row, ring, pools, params, headers, send_buffer, now_ps, 
         length = out[0]["payload_bytes"]
         at = (link["sent_bytes"] - length) % capacity
         until_wrap = min(length, capacity - at)
-        slot[HEADER_BYTES:HEADER_BYTES + until_wrap] = send_buffer[at:at + until_wrap]
-        slot[HEADER_BYTES + until_wrap:HEADER_BYTES + length] = send_buffer[:length - until_wrap]
+        _copy(send_buffer, at, slot, HEADER_BYTES, until_wrap)
+        _copy(send_buffer, 0, slot, HEADER_BYTES + until_wrap, length - until_wrap)
         lengths[n] = max(HEADER_BYTES + length, MIN_FRAME_BYTES)
-        slot[HEADER_BYTES + length:MIN_FRAME_BYTES] = 0
+        for k in range(HEADER_BYTES + length, MIN_FRAME_BYTES):
+            slot[k] = 0
         n += 1
     return n

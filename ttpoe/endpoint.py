@@ -10,6 +10,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ttpoe.batch import (
     ANSWERS_FULL,
     BATCH,
     DROPS,
+    LinkEvent,
     Stop,
     cut_payloads,
     earliest_deadline_ps,
@@ -28,7 +30,7 @@ from ttpoe.batch import (
 from ttpoe.constants import HEADER_BYTES, MAX_PAYLOAD_BYTES, MAX_VC, MIN_FRAME_BYTES, TOTAL_LENGTH_BASE, WINDOW_BYTES
 from ttpoe.errors import LocalProtocolError, check_status
 from ttpoe.fsm import Opcode
-from ttpoe.link import Link, LinkEvent, LinkRows
+from ttpoe.link import Link, LinkRows
 from ttpoe.machine import MAX_ANSWERS, on_close_at, on_open_at
 from ttpoe.state import FRAME, LINK
 from ttpoe.units import NEVER, PS_PER_MS
@@ -154,7 +156,7 @@ class Endpoint:
 
         self._rows = LinkRows(config, mac)
         self._links: dict[int, Link] = {}
-        self._news: dict[Link, None] = {}  # links with events, in order
+        self._news: dict[Link, LinkEvent] = {}
         self._backlog: list[Link] = []
         self._retired: Counter[str] = Counter()  # counters of links that have ended
         self._drops = np.zeros(len(DROPS), np.int64)
@@ -221,7 +223,7 @@ class Endpoint:
         return link
 
     def accept(self) -> Link | None:
-        """Next link that a peer has opened, oldest first; None if there is none."""
+        """Next link that a peer has opened, oldest first; it may have ended by now. None if there is none."""
         return self._backlog.pop(0) if self._backlog else None
 
     def close(self, link: Link, now_ps: int) -> None:
@@ -239,17 +241,19 @@ class Endpoint:
         if not link.has_ended:
             self._end(link)
         self._news.pop(link, None)
+        if link in self._backlog:
+            self._backlog.remove(link)
 
     @property
     def links(self) -> list[Link]:
         """Links that have not ended."""
         return list(self._links.values())
 
-    def poll_link(self) -> Link | None:
-        """Next link with something to tell by its ``take_events``; None if there is none."""
-        for link in self._news:
+    def poll_event(self) -> tuple[Link, LinkEvent] | None:
+        """A link and what happened on it since its last event; None if there is nothing to tell."""
+        for link, news in self._news.items():
             del self._news[link]
-            return link
+            return link, news
         return None
 
     def _add_link(self, peer_mac: int, vc: int, *, is_passive: bool) -> Link:
@@ -261,8 +265,6 @@ class Endpoint:
 
     def _end(self, link: Link) -> None:
         del self._links[link.row]
-        if link in self._backlog:
-            self._backlog.remove(link)
         link.detach()
         fields = link.counters()
         self._retired.update({name: fields[name] for name in _ROW_COUNTERS})
@@ -304,11 +306,9 @@ class Endpoint:
     def _spread_news(self, n_changed: int) -> None:
         """Hand events to their links and release the rows of those that have ended."""
         for row in self._changed[:n_changed].tolist():
-            news = int(self._rows.events[row])
+            link, news = self._links[row], LinkEvent(int(self._rows.events[row]))
             self._rows.events[row] = 0
-            link = self._links[row]
-            if link.add_events(news):
-                self._news[link] = None
+            self._news[link] = self._news.get(link, LinkEvent(0)) | news
             if news & (LinkEvent.CLOSED | LinkEvent.FAILED):
                 self._end(link)
 
@@ -398,3 +398,28 @@ class Endpoint:
         """Counters of all links together, those that have ended included."""
         live = self._rows.links[[0, *self._links]]
         return {name: int(live[name].sum()) + self._retired[name] for name in _ROW_COUNTERS}
+
+
+@cache
+def warm_up() -> None:
+    """Load, or compile, every kernel that an endpoint calls, by a transfer in memory; once per process.
+
+    A compilation in the middle of a transfer would look to the peer like a link that is down.
+    """
+    a, b = Endpoint(0x020000000001), Endpoint(0x020000000002)
+    b.is_listening = True
+    now_ps = 0
+
+    def exchange() -> None:
+        nonlocal now_ps
+        for source, sink in ((a, b), (b, a), (a, b)):
+            while (frame := source.poll_transmit(now_ps)) is not None:
+                sink.receive([frame], now_ps)
+            now_ps += PS_PER_MS
+            source.handle_timeout(now_ps)
+
+    link = a.connect(b.mac, 0, now_ps)
+    exchange()
+    link.submit(b"warm")
+    a.close(link, now_ps)
+    exchange()

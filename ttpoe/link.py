@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ttpoe.batch import LinkEvent, index_rows, link_key
+from ttpoe.batch import index_rows, link_key
 from ttpoe.errors import LocalProtocolError, RemoteProtocolError, check_status, failure_error
 from ttpoe.fsm import Opcode, State
 from ttpoe.machine import on_submit_at
@@ -123,7 +123,6 @@ class Link:
         self._received = bytearray()
         self._receive_buffer_bytes = config.receive_buffer_bytes
         self._read_bytes = 0
-        self._news = LinkEvent(0)
 
     def __repr__(self) -> str:
         return f"<Link {self.peer} {self.state.name}>"
@@ -169,11 +168,6 @@ class Link:
         """Bytes submitted and not acknowledged yet."""
         return self.field("submitted_bytes") - self.field("acked_bytes")
 
-    def take_events(self) -> LinkEvent:
-        """What happened since the last call."""
-        news, self._news = self._news, LinkEvent(0)
-        return news
-
     def submit(self, data: bytes | bytearray | memoryview) -> int:
         """Copy bytes into the send buffer, as many as fit.
 
@@ -184,7 +178,7 @@ class Link:
         Returns
         -------
         int
-            Bytes taken, 0 while the buffer is full: `LinkEvent.ACKED` tells of room.
+            Bytes taken, 0 while the buffer is full: `ttpoe.batch.LinkEvent.ACKED` tells of room.
 
         Raises
         ------
@@ -245,12 +239,6 @@ class Link:
     def deliver(self, data: memoryview) -> None:
         """Append payload that the machine accepted."""
         self._received += data
-
-    def add_events(self, news: int) -> bool:
-        """Note `LinkEvent` bits; returns True if there were none before."""
-        is_first = not self._news
-        self._news |= LinkEvent(news)
-        return is_first
 
     def detach(self) -> None:
         """Keep a copy of the row and give the row back: the link has ended."""

@@ -1,0 +1,408 @@
+"""The asyncio API: an endpoint on a network interface, its streams, and the driver between socket and machine.
+
+The driver drains the socket in batches, gives each to :class:`ttpoe.endpoint.Endpoint`, sends what that has to send
+until the socket would block, and keeps one timer armed. It knows nothing of frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from ttpoe.endpoint import BATCH_FRAMES, Endpoint, EndpointConfig, warm_up
+from ttpoe.errors import InterfaceError, LocalProtocolError, TTPoEError
+from ttpoe.impair import Impairment
+from ttpoe.link import Link
+from ttpoe.machine import MAX_ANSWERS
+from ttpoe.rawsock import RawSocket
+from ttpoe.stream import Stream
+from ttpoe.units import NEVER, PS_PER_NS, PS_PER_S
+from ttpoe.wire import parse_mac
+
+Tap = Callable[[str, memoryview], object]
+"""Called with "in" or "out" and each frame, before any impairment; the view is valid during the call."""
+
+_BATCHES_PER_TURN = 4  # then the loop serves others: readers must not starve behind a busy socket
+_SENDS_PER_TURN = 64
+_LINGER_S = 0.1  # a lost CLOSE_ACK is asked for again after the peer's timeout, 20 ms on a short path
+
+
+def _now_ps() -> int:
+    return time.monotonic_ns() * PS_PER_NS
+
+
+class Listener:
+    """Streams that peers open, as an asynchronous iterator; see :meth:`AsyncEndpoint.listen`."""
+
+    def __init__(self, endpoint: AsyncEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Stream:
+        stream = await self._endpoint.accept()
+        if stream is None:
+            raise StopAsyncIteration
+        return stream
+
+    def close(self) -> None:
+        """Refuse peers from now on; streams given out live on."""
+        self._endpoint.stop_listening()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncEndpoint:
+    """An endpoint on an open raw socket, driven by the running event loop. Made by :func:`open_endpoint`.
+
+    Parameters
+    ----------
+    sock : RawSocket
+        Closed with the endpoint.
+    config : EndpointConfig, optional
+    impairment : Impairment, optional
+        Every frame received passes it first.
+    tap : callable, optional
+        See `Tap`.
+
+    Attributes
+    ----------
+    sans_io : Endpoint
+        Links and counters.
+    send_drops : int
+        Frames that the interface did not take: its queue was full, or it was down.
+    """
+
+    def __init__(
+        self,
+        sock: RawSocket,
+        config: EndpointConfig | None = None,
+        *,
+        impairment: Impairment | None = None,
+        tap: Tap | None = None,
+    ) -> None:
+        self.sans_io = Endpoint(sock.mac, config, slot_bytes=sock.slot_bytes)
+        self.send_drops = 0
+        self._sock = sock
+        self._impairment = impairment
+        self._tap = tap
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[Link, Stream] = {}
+        self._accepted = asyncio.Event()
+        self._error: TTPoEError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ps = NEVER
+        self._is_flush_scheduled = False
+        self._unsent: bytes | None = None  # the frame that the socket had no room for
+        self._last_end_s = float("-inf")
+        self._loop.add_reader(sock, self._on_readable)
+
+    @property
+    def mac(self) -> int:
+        """Our address."""
+        return self.sans_io.mac
+
+    @property
+    def interface(self) -> str:
+        """Name of the interface."""
+        return self._sock.interface
+
+    # Links
+
+    async def connect(self, peer_mac: int | str, vc: int = 2) -> Stream:
+        """Open a link to a peer and wait for its answer.
+
+        Parameters
+        ----------
+        peer_mac : int or str
+            0x98ED5C000001 or ``"98:ed:5c:00:00:01"``.
+        vc : int
+            0 REQ_LO, 1 REQ_HI, 2 DATA.
+
+        Raises
+        ------
+        RemoteProtocolError
+            Refused, or no answer within the retry limit.
+        """
+        self._check_open()
+        mac = parse_mac(peer_mac) if isinstance(peer_mac, str) else peer_mac
+        link = self.sans_io.connect(mac, vc, _now_ps())
+        stream = self._streams[link] = Stream(self, link)
+        self._flush()
+        try:
+            await stream.wait_open()
+        except asyncio.CancelledError:
+            stream.abort()
+            raise
+        return stream
+
+    def listen(self) -> Listener:
+        """Accept links from now on: ``async for stream in endpoint.listen()``, until the endpoint closes.
+
+        Leaving the loop does not stop it: peers are accepted up to the config's ``backlog``, then refused. Use it as
+        ``async with endpoint.listen() as incoming`` to stop at the end of the block.
+        """
+        self._check_open()
+        if self.sans_io.is_listening:
+            raise LocalProtocolError("this endpoint listens already")
+        self.sans_io.is_listening = True
+        return Listener(self)
+
+    async def accept(self) -> Stream | None:
+        """Next stream that a peer has opened; None once the endpoint does not listen any more."""
+        while True:
+            if self._error is not None:
+                raise self._error
+            if not self.sans_io.is_listening:
+                return None
+            if link := self.sans_io.accept():
+                stream = Stream(self, link)
+                if not link.has_ended:
+                    self._streams[link] = stream
+                return stream
+            self._accepted.clear()
+            await self._accepted.wait()
+
+    def stop_listening(self) -> None:
+        """Refuse peers from now on, and give up the links that nobody has accepted."""
+        self.sans_io.is_listening = False
+        while link := self.sans_io.accept():
+            self.sans_io.forget(link)
+        self._accepted.set()
+
+    # The end
+
+    async def close(self) -> None:
+        """Close every stream in order, then the socket; raises the first error of a stream that failed on the way.
+
+        Lingers a moment after the end of a link: the peer may have to ask again for our CLOSE_ACK, if it was lost.
+        """
+        self.stop_listening()
+        streams = list(self._streams.values())
+        try:
+            results = await asyncio.gather(*(stream.close() for stream in streams), return_exceptions=True)
+            linger_s = self._last_end_s + _LINGER_S - self._loop.time()
+            if linger_s > 0 and self._error is None:
+                await asyncio.sleep(linger_s)
+        finally:
+            self.abort()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def abort(self) -> None:
+        """Close the socket at once; peers are not told."""
+        if self._error is None:
+            self._fail(LocalProtocolError(f"the endpoint on {self.interface} is closed"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abort()
+
+    def _fail(self, error: TTPoEError) -> None:
+        """Stop driving and tell every owner."""
+        self._error = error
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sock.close()
+        self.sans_io.is_listening = False
+        self._accepted.set()
+        for link, stream in list(self._streams.items()):
+            stream.fail(error)
+            self.sans_io.forget(link)
+        self._streams.clear()
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # Counters
+
+    def drops(self) -> dict[str, int]:
+        """Frames that came and were not taken, by reason; ``kernel`` are those that the socket had no room for."""
+        counts = self.sans_io.drops()
+        counts["vlan_tagged"] = counts.get("vlan_tagged", 0) + self._sock.vlan_tagged
+        counts["kernel"] = self._sock.kernel_drops
+        return {name: count for name, count in counts.items() if count}
+
+    # For streams
+
+    def close_link(self, link: Link) -> None:
+        """Close a link in order."""
+        self.sans_io.close(link, _now_ps())
+        self._flush()
+
+    def forget_link(self, link: Link) -> None:
+        """Give a link up."""
+        self._streams.pop(link, None)
+        self.sans_io.forget(link)
+
+    def schedule_flush(self) -> None:
+        """Send soon what there is to send; many calls in one turn of the loop become one."""
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    # The driver
+
+    def _on_readable(self) -> None:
+        """Take what has arrived, some batches of it, and send what follows from it."""
+        endpoint, views, lengths = self.sans_io, self.sans_io.receive_views, self.sans_io.receive_lengths
+        recv_into = self._sock.recv_into
+        for _ in range(_BATCHES_PER_TURN):
+            if endpoint.answers_room < 2 * BATCH_FRAMES:
+                break  # the line does not take our answers: leave further frames to the kernel's buffer
+            n = 0
+            try:
+                for view in views:
+                    lengths[n] = recv_into(view)
+                    n += 1
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                if self._is_fatal(error):
+                    return
+            if n == 0:
+                break
+            if self._tap is None and self._impairment is None:
+                endpoint.take_received(n, _now_ps())
+            else:
+                self._take_special(n)
+            self._flush()
+            if n < BATCH_FRAMES or self._error is not None:
+                break
+
+    def _take_special(self, n_frames: int) -> None:
+        """Frames received, by way of the tap and the impairment."""
+        lengths = self.sans_io.receive_lengths[:n_frames].tolist()
+        frames = [bytes(view[:size]) for view, size in zip(self.sans_io.receive_views, lengths, strict=False)]
+        if self._tap is not None:
+            for frame in frames:
+                self._tap("in", memoryview(frame))
+        if self._impairment is not None:
+            frames = [out for frame in frames for out in self._impairment.pass_frame(frame)]
+        self.sans_io.receive(frames, _now_ps())
+
+    def _flush(self) -> None:
+        """Send until there is nothing to send, the socket would block, or others must have their turn."""
+        self._is_flush_scheduled = False
+        if self._error is not None:
+            return
+        self._spread_events()
+        send, poll_transmit, tap = self._sock.send, self.sans_io.poll_transmit, self._tap
+        now_ps = _now_ps()
+        frame: bytes | memoryview | None = self._unsent
+        self._unsent = None
+        for _ in range(_SENDS_PER_TURN):
+            if frame is None and (frame := poll_transmit(now_ps)) is None:
+                break
+            try:
+                send(frame)
+                if tap is not None:
+                    tap("out", memoryview(frame))
+            except BlockingIOError:
+                self._unsent = bytes(frame)
+                self._loop.add_writer(self._sock, self._on_writable)
+                break
+            except OSError as error:
+                self.send_drops += 1  # a full queue or a link that is down: timeouts send again
+                if self._is_fatal(error):
+                    return
+            frame = None
+        else:
+            self.schedule_flush()
+        self._arm_timer()
+
+    def _on_writable(self) -> None:
+        self._loop.remove_writer(self._sock)
+        self._flush()
+
+    def _is_fatal(self, error: OSError) -> bool:
+        """An error of the socket: if the interface is gone, fail and return True; anything else may pass."""
+        if error.errno in (errno.ENETDOWN, errno.ENXIO, errno.ENODEV) and self._sock.is_gone():
+            self._fail(InterfaceError(f"the interface {self.interface} is gone"))
+            return True
+        return False
+
+    def _spread_events(self) -> None:
+        while event := self.sans_io.poll_event():
+            link, news = event
+            stream = self._streams.get(link)
+            if stream is not None:
+                stream.on_events(news)
+            elif link.is_passive:
+                self._accepted.set()
+            if link.has_ended:
+                self._streams.pop(link, None)
+                self._last_end_s = self._loop.time()
+
+    def _arm_timer(self) -> None:
+        """Have a timer fire at the earliest deadline, or before: then it is armed anew."""
+        if self.sans_io.answers_room < MAX_ANSWERS:
+            return  # nothing can be done about a timeout until the socket takes frames again
+        deadline_ps = self.sans_io.next_deadline_ps()
+        if deadline_ps < self._timer_at_ps:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at_ps = deadline_ps
+            self._timer = self._loop.call_at(deadline_ps / PS_PER_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at_ps = None, NEVER
+        self.sans_io.handle_timeout(_now_ps())
+        self._flush()
+
+
+def open_endpoint(
+    interface: str | RawSocket,
+    config: EndpointConfig | None = None,
+    *,
+    impairment: Impairment | None = None,
+    tap: Tap | None = None,
+) -> AsyncEndpoint:
+    """Open an endpoint on a network interface, for ``async with`` in a running event loop.
+
+    >>> async with open_endpoint("eth0") as endpoint:                             # doctest: +SKIP
+    ...     async with await endpoint.connect("98:ed:5c:00:00:02", vc=2) as stream:
+    ...         stream.write(b"hello")
+    ...         await stream.drain()
+
+    Parameters
+    ----------
+    interface : str or RawSocket
+        Name of an Ethernet interface, or a socket opened before, for instance in another network namespace.
+    config : EndpointConfig, optional
+    impairment : Impairment, optional
+        Loses, reorders and duplicates received frames.
+    tap : callable, optional
+        Sees every frame: see `Tap`.
+
+    Raises
+    ------
+    InterfaceError
+        With what is missing: CAP_NET_RAW, the interface, its MTU.
+    """
+    warm_up()
+    config = config or EndpointConfig()
+    sock = RawSocket(interface, payload_bytes=config.mtu_bytes) if isinstance(interface, str) else interface
+    return AsyncEndpoint(sock, config, impairment=impairment, tap=tap)

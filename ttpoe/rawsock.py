@@ -1,0 +1,194 @@
+"""A raw Ethernet socket for TTPoE frames on one interface (Linux, AF_PACKET).
+
+Takes untagged frames of our EtherType that others sent, and counts those with a VLAN tag. Knows nothing of what is in
+a frame, of time, and of event loops.
+
+An EtherType-bound socket cannot tell a tagged frame: the kernel takes the tag off, PACKET_AUXDATA included, before it
+asks such sockets (measured on Linux 6.18). One bound to all protocols is asked before that, so a classic BPF program
+on it decides: ours, not tagged, not outgoing. A second socket with the opposite program counts the tagged ones; it is
+never read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import struct
+
+from ttpoe.constants import ETHERNET_HEADER_BYTES, ETHERTYPE_TTPOE, HEADER_BYTES, TOTAL_LENGTH_BASE
+from ttpoe.errors import InterfaceError
+
+RECEIVE_BUFFER_BYTES = 64 << 20
+"""Asked of the kernel. It counts about 2.3 KB for a frame of 1084 bytes, and its default holds 93 of those."""
+
+_SOL_PACKET = 263  # linux/if_packet.h
+_PACKET_STATISTICS = 6
+_PACKET_IGNORE_OUTGOING = 23  # since Linux 4.20; the filter does the same, later, on older ones
+_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
+_SO_RCVBUFFORCE = 33
+_SIOCGIFINDEX, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8933, 0x8913, 0x8921  # linux/sockios.h
+_IFF_UP = 1
+_ETH_P_ALL = 3
+_ARPHRD_ETHER = 1
+_PACKET_OUTGOING = 4
+
+_LOAD_HALF, _JUMP_EQUAL, _RETURN = 0x28, 0x15, 0x06  # linux/bpf_common.h
+_AD_OFFSET = 0xFFFFF000  # SKF_AD_OFF: loads from here on read what the kernel knows beside the frame
+_AD_PACKET_TYPE, _AD_VLAN_PRESENT = _AD_OFFSET + 4, _AD_OFFSET + 48
+
+
+def _filter_program(*, is_tagged: bool) -> bytes:
+    """Classic BPF: incoming TTPoE frames, tagged or not tagged."""
+    refuse_if_absent, refuse_if_present = (1, 0) if is_tagged else (0, 1)
+    instructions = (
+        (_LOAD_HALF, 0, 0, 12),
+        (_JUMP_EQUAL, 0, 5, ETHERTYPE_TTPOE),
+        (_LOAD_HALF, 0, 0, _AD_PACKET_TYPE),
+        (_JUMP_EQUAL, 3, 0, _PACKET_OUTGOING),
+        (_LOAD_HALF, 0, 0, _AD_VLAN_PRESENT),
+        (_JUMP_EQUAL, refuse_if_absent, refuse_if_present, 0),
+        (_RETURN, 0, 0, 0x40000),
+        (_RETURN, 0, 0, 0),
+    )
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+
+
+def _open(interface: str, *, is_tagged: bool, receive_buffer_bytes: int) -> socket.socket:
+    """Socket that receives nothing before its filter is in place."""
+    try:
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+    except PermissionError as error:
+        raise InterfaceError(
+            f"opening a raw socket on {interface} needs CAP_NET_RAW: run it with sudo, or inside `unshare -rn`"
+        ) from error
+    try:
+        program = ctypes.create_string_buffer(_filter_program(is_tagged=is_tagged))
+        count = (ctypes.sizeof(program) - 1) // 8
+        sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", count, ctypes.addressof(program)))
+        try:
+            sock.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+        except OSError as error:
+            if error.errno != errno.ENOPROTOOPT:
+                raise
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, receive_buffer_bytes)
+        except PermissionError:  # CAP_NET_RAW without CAP_NET_ADMIN: what rmem_max allows
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        sock.bind((interface, _ETH_P_ALL))
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.ENODEV:
+            names = ", ".join(sorted(name for _, name in socket.if_nameindex()))
+            raise InterfaceError(f"there is no interface {interface!r}; there are {names or 'none'}") from error
+        if error.errno == errno.ENETDOWN:
+            raise InterfaceError(f"{interface} is down: run `ip link set {interface} up`") from error
+        raise InterfaceError(f"cannot open a raw socket on {interface}: {os.strerror(error.errno or 0)}") from error
+    return sock
+
+
+class RawSocket:
+    """Sends and receives TTPoE frames on one interface, never blocking.
+
+    Parameters
+    ----------
+    interface : str
+    payload_bytes : int
+        Payload that the interface's MTU must have room for.
+    receive_buffer_bytes : int
+        Kernel memory for frames not received yet.
+
+    Attributes
+    ----------
+    interface : str
+    mac : int
+    mtu_bytes : int
+        The interface's, when it was opened.
+    recv_into, send : callable
+        Those of the socket: BlockingIOError where they would wait.
+
+    Raises
+    ------
+    InterfaceError
+        With what is missing and how to get it.
+    """
+
+    def __init__(
+        self, interface: str, *, payload_bytes: int = 0, receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES
+    ) -> None:
+        if len(interface.encode()) > 15 or "\0" in interface:
+            raise InterfaceError(f"there is no interface {interface!r}: names have at most 15 bytes")
+        self.interface = interface
+        self._sock = _open(interface, is_tagged=False, receive_buffer_bytes=receive_buffer_bytes)
+        try:
+            *_, hardware_type, address = self._sock.getsockname()
+            if hardware_type != _ARPHRD_ETHER or len(address) != 6:
+                raise InterfaceError(f"{interface} is not an Ethernet interface")
+            self._index = self._ask(_SIOCGIFINDEX)
+            if not self._ask(_SIOCGIFFLAGS) & _IFF_UP:
+                raise InterfaceError(f"{interface} is down: run `ip link set {interface} up`")
+            self.mtu_bytes = self._ask(_SIOCGIFMTU)
+            needed = TOTAL_LENGTH_BASE + payload_bytes
+            if self.mtu_bytes < needed:
+                raise InterfaceError(
+                    f"{interface} has MTU {self.mtu_bytes}, and frames with {payload_bytes} bytes of payload need "
+                    f"{needed}: run `ip link set {interface} mtu {needed}`, or send smaller payloads"
+                )
+            self._tagged_sock = _open(interface, is_tagged=True, receive_buffer_bytes=0)
+        except BaseException:
+            self._sock.close()
+            raise
+        self.mac = int.from_bytes(address, "big")
+        self.recv_into = self._sock.recv_into
+        self.send = self._sock.send
+        self._kernel_drops = self._vlan_tagged = 0
+
+    def _ask(self, request: int) -> int:
+        """An integer (or the flags) of the interface; the socket knows its network namespace, wherever we are."""
+        reply = fcntl.ioctl(self._sock, request, struct.pack("16s24x", self.interface.encode()))
+        value: int = struct.unpack_from("H" if request == _SIOCGIFFLAGS else "i", reply, 16)[0]
+        return value
+
+    def fileno(self) -> int:
+        """For an event loop to wait on."""
+        return self._sock.fileno()
+
+    @property
+    def slot_bytes(self) -> int:
+        """Longest frame that can arrive, without FCS."""
+        return max(self.mtu_bytes + ETHERNET_HEADER_BYTES, HEADER_BYTES)
+
+    def is_gone(self) -> bool:
+        """The interface that this socket was bound to does not exist any more; only a new socket helps."""
+        try:
+            return self._ask(_SIOCGIFINDEX) != self._index
+        except OSError:
+            return True
+
+    @property
+    def kernel_drops(self) -> int:
+        """Frames that the kernel could not keep for us: they came faster than they were received."""
+        if self._sock.fileno() >= 0:
+            self._kernel_drops += self._read_statistics(self._sock)[1]
+        return self._kernel_drops
+
+    @property
+    def vlan_tagged(self) -> int:
+        """TTPoE frames with a VLAN tag, which are not for us."""
+        if self._tagged_sock.fileno() >= 0:
+            self._vlan_tagged += self._read_statistics(self._tagged_sock)[0]
+        return self._vlan_tagged
+
+    @staticmethod
+    def _read_statistics(sock: socket.socket) -> tuple[int, int]:
+        """Frames, lost ones included, and lost ones, since the last call: reading resets them."""
+        frames, drops = struct.unpack("II", sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
+        return frames, drops
+
+    def close(self) -> None:
+        """Close; the counters keep their last values."""
+        _ = self.kernel_drops, self.vlan_tagged
+        self._sock.close()
+        self._tagged_sock.close()

@@ -30,6 +30,100 @@ class Violation(AssertionError):
     """The machine broke a promise."""
 
 
+class Rig:
+    """One link, fed by hand. Its opening id is 1000, its peer's 500; ``rig["cwnd"]`` style reads a field."""
+
+    def __init__(
+        self, *, initial_seq: int = 1000, mtu_bytes: int = 100, window_bytes: int = 1000, rto_initial_ps: int = 100,
+        rto_min_ps: int = 1, rto_max_ps: int = 100_000, retry_limit: int = 5, pool_bytes: int = NEVER, slots: int = 0,
+    ) -> None:  # fmt: skip
+        self.params = make_params(
+            mtu_bytes=mtu_bytes, window_bytes=window_bytes, rto_initial_ps=rto_initial_ps, rto_min_ps=rto_min_ps,
+            rto_max_ps=rto_max_ps, retry_limit=retry_limit,
+        )  # fmt: skip
+        self.links = np.zeros(1, LINK)
+        self.ring = init_links(self.links, initial_seq, 2, self.params, slots or ring_slots(window_bytes, mtu_bytes))
+        self.pools = np.zeros(1, POOL)
+        self.pools["limit_bytes"] = pool_bytes
+        self.out = np.zeros(8, FRAME)
+        self.inbox = np.zeros(1, FRAME)
+        self.now_ps = 0
+
+    def __getitem__(self, name: str) -> int:
+        return int(self.links[name][0])
+
+    def __setitem__(self, name: str, value: int) -> None:
+        self.links[name][0] = value
+
+    @property
+    def state(self) -> State:
+        return State(self["state"])
+
+    @property
+    def failure(self) -> Failure:
+        return Failure(self["failure"])
+
+    def taken(self, n_out: int) -> list[tuple[Opcode, int, int]]:
+        assert n_out >= 0, Status(n_out)
+        assert all(self.out["vc"][:n_out] == 2)
+        return [(Opcode(f["opcode"]), int(f["tx_seq"]), int(f["rx_seq"])) for f in self.out[:n_out]]
+
+    def feed(self, opcode: Opcode, tx: int = 0, rx: int = 0, size: int = 0) -> list[tuple[Opcode, int, int]]:
+        """A frame arrives; returns the answers as (opcode, tx, rx)."""
+        self.inbox[0] = (opcode, 2, tx, rx, size)
+        return self.taken(
+            machine.on_frame_at(
+                self.links, 0, self.ring, self.pools, 0, self.params, self.inbox, 0, self.now_ps, self.out, 0
+            )
+        )
+
+    def poll(self, most: int = 1000) -> list[tuple[int, int]]:
+        """PAYLOAD until none may be sent (or ``most``), as (id, bytes)."""
+        sent: list[tuple[int, int]] = []
+        while len(sent) < most and machine.poll_payload_at(
+            self.links, 0, self.ring, self.pools, 0, self.params, self.now_ps, self.out, 0
+        ):
+            frame = self.out[0]
+            assert (frame["opcode"], frame["vc"], frame["rx_seq"]) == (Opcode.PAYLOAD, 2, 0)
+            sent.append((int(frame["tx_seq"]), int(frame["payload_bytes"])))
+        return sent
+
+    def timeout(self) -> list[tuple[Opcode, int, int]]:
+        """The clock reaches the timer."""
+        assert self["timer_at_ps"] != NEVER
+        self.now_ps = self["timer_at_ps"]
+        n_out = machine.on_timeout_at(self.links, 0, self.params, self.now_ps, self.out, 0)
+        machine.release_at(self.links, 0, self.pools, 0)
+        return self.taken(n_out)
+
+    def open(self) -> list[tuple[Opcode, int, int]]:
+        return self.taken(machine.on_open_at(self.links, 0, self.now_ps, self.out, 0))
+
+    def submit(self, length_bytes: int) -> None:
+        assert machine.on_submit_at(self.links, 0, length_bytes) == Status.OK
+
+    def close(self) -> list[tuple[Opcode, int, int]]:
+        return self.taken(machine.on_close_at(self.links, 0, self.now_ps, self.out, 0))
+
+    def bring_to(self, state: State) -> Rig:
+        """From fresh to ``state``, by frames alone. In OPEN and CLOSE_RECD one PAYLOAD, 1001 of 100 bytes, is out."""
+        if state is State.OPEN_SENT:
+            self.open()
+        elif state is State.OPEN_RECD:  # never rests there: the OPEN_ACK is sent in the same step
+            self["state"], self["rx_seq"] = state, 500
+        elif state is not State.CLOSED:
+            self.feed(Opcode.OPEN, 500)
+            if state is State.CLOSE_SENT:
+                self.close()
+            else:
+                self.submit(100)
+                self.poll()
+                if state is State.CLOSE_RECD:
+                    self.feed(Opcode.CLOSE, 501, 1000)
+        assert self.state is state
+        return self
+
+
 @dataclass(frozen=True)
 class Path:
     """One direction of the network."""

@@ -1,0 +1,448 @@
+"""Retransmission: RFC 6298 by hand, go-back-N to the id and the byte, windows, the retry limit."""
+
+from __future__ import annotations
+
+import pytest
+from world import Rig
+
+from ttpoe import machine
+from ttpoe.fsm import Opcode, State
+from ttpoe.state import Failure, init_links, make_params, ring_slots
+from ttpoe.units import NEVER
+
+Op = Opcode
+US = 1_000_000
+TIMES = {"rto_initial_ps": 1000 * US, "rto_min_ps": 10 * US, "rto_max_ps": 100_000 * US}
+
+
+def opened(**params) -> Rig:
+    rig = Rig(**params)
+    rig.feed(Op.OPEN, 500)
+    return rig
+
+
+def trip(rig: Rig, rtt_ps: int) -> None:
+    """One PAYLOAD and its ACK, ``rtt_ps`` later."""
+    rig.submit(10)
+    ((seq, _),) = rig.poll()
+    rig.now_ps += rtt_ps
+    rig.feed(Op.ACK, 0, seq)
+
+
+# RFC 6298
+
+
+def test_timeout_of_the_first_and_of_later_samples():
+    rig = opened(**TIMES)
+    assert rig["rto_ps"] == 1000 * US
+    trip(rig, 100 * US)  # 2.2: srtt R, rttvar R / 2, rto srtt + 4 rttvar
+    assert (rig["srtt_ps"], rig["rttvar_ps"], rig["rto_ps"]) == (100 * US, 50 * US, 300 * US)
+    trip(rig, 60 * US)  # 2.3: rttvar 3/4 50 + 1/4 |100 - 60|, then srtt 7/8 100 + 1/8 60
+    assert (rig["srtt_ps"], rig["rttvar_ps"], rig["rto_ps"]) == (95 * US, 47_500_000, 285 * US)
+    trip(rig, 200 * US)
+    assert (rig["srtt_ps"], rig["rttvar_ps"], rig["rto_ps"]) == (108_125_000, 61_875_000, 355_625_000)
+    assert rig["min_rtt_ps"] == 60 * US
+
+
+def test_timeout_has_a_floor_and_a_ceiling():
+    rig = opened(**TIMES)
+    for _ in range(60):
+        trip(rig, 3 * US)
+    assert rig["rto_ps"] == 10 * US > rig["srtt_ps"] + 4 * rig["rttvar_ps"]
+    rig = opened(**TIMES)
+    trip(rig, 90_000 * US)
+    assert (rig["rto_ps"], rig["srtt_ps"] + 4 * rig["rttvar_ps"]) == (100_000 * US, 270_000 * US)
+
+
+def test_backing_off_doubles_to_the_ceiling():
+    rig = opened(**TIMES, retry_limit=20)
+    rig.submit(10)
+    rig.poll()
+    waits = []
+    for _ in range(9):
+        before = rig.now_ps
+        rig.timeout()
+        waits.append((rig.now_ps - before) // US)
+        rig.poll()
+    assert waits == [1000, 2000, 4000, 8000, 16000, 32000, 64000, 100_000, 100_000]
+    assert rig["timeouts"] == rig["retries"] == 9
+
+
+def test_an_acknowledgement_of_what_was_resent_is_no_sample():
+    """Karn: nor does it undo the back-off; the first id sent once does."""
+    rig = opened(**TIMES)
+    trip(rig, 100 * US)
+    rig.submit(300)
+    assert rig.poll(2) == [(1002, 100), (1003, 100)]
+    rig.timeout()
+    assert rig["rto_ps"] == 600 * US
+    assert rig.poll() == [(1002, 100), (1003, 100), (1004, 100)]
+    rig.now_ps += 7 * US
+    rig.feed(Op.ACK, 0, 1002)
+    rig.feed(Op.ACK, 0, 1003)
+    assert (rig["srtt_ps"], rig["rttvar_ps"], rig["rto_ps"]) == (100 * US, 50 * US, 600 * US)
+    assert rig["min_rtt_ps"] == 100 * US
+    rig.now_ps += 53 * US
+    rig.feed(Op.ACK, 0, 1004)  # never sent before the timeout: 60 us
+    assert (rig["srtt_ps"], rig["rttvar_ps"], rig["rto_ps"]) == (95 * US, 47_500_000, 285 * US)
+
+
+def test_karn_reaches_over_the_wrap():
+    rig = opened(initial_seq=0xFFFFFFFD, **TIMES)
+    rig.submit(400)
+    assert [seq for seq, _ in rig.poll()] == [0xFFFFFFFE, 0xFFFFFFFF, 0, 1]
+    rig.timeout()
+    rig.poll()
+    rig.now_ps += US
+    rig.feed(Op.ACK, 0, 1)
+    assert (rig["srtt_ps"], rig["acked_bytes"]) == (0, 400)
+    trip(rig, 100 * US)
+    assert rig["srtt_ps"] == 100 * US
+
+
+def test_a_cumulative_acknowledgement_samples_its_own_id():
+    rig = opened(**TIMES)
+    rig.submit(200)
+    rig.poll(1)
+    rig.now_ps += 30 * US
+    rig.poll(1)
+    rig.now_ps += 50 * US
+    rig.feed(Op.ACK, 0, 1002)
+    assert rig["srtt_ps"] == 50 * US
+
+
+# The timer (RFC 6298, 5.1 to 5.3)
+
+
+def test_the_timer_runs_while_something_is_in_flight():
+    rig = opened(**TIMES)
+    assert rig["timer_at_ps"] == NEVER
+    rig.submit(300)
+    assert rig["timer_at_ps"] == NEVER  # from the line, not from the owner's wish
+    rig.now_ps = 5 * US
+    rig.poll(1)
+    assert rig["timer_at_ps"] == 1005 * US
+    rig.now_ps = 9 * US
+    rig.poll()
+    assert rig["timer_at_ps"] == 1005 * US  # 5.1: runs already
+    rig.now_ps = 105 * US
+    rig.feed(Op.ACK, 0, 1001)
+    assert rig["timer_at_ps"] == 105 * US + rig["rto_ps"]  # 5.3: starts anew
+    rig.feed(Op.ACK, 0, 1003)
+    assert rig["timer_at_ps"] == NEVER  # 5.2
+
+
+def test_a_call_before_the_time_changes_nothing():
+    rig = opened(**TIMES)
+    rig.submit(300)
+    rig.poll()
+    before = rig.links.tobytes()
+    assert machine.on_timeout_at(rig.links, 0, rig.params, rig["timer_at_ps"] - 1, rig.out, 0) == 0
+    assert rig.links.tobytes() == before
+
+
+# Go-back-N
+
+
+def five(**params) -> Rig:
+    """Ids 1001 to 1005 of 100, 100, 30, 100, 70 bytes in flight."""
+    rig = opened(**TIMES, **params)
+    sent = []
+    for size in (230, 170):
+        rig.submit(size)
+        sent += rig.poll()
+    assert sent == [(1001, 100), (1002, 100), (1003, 30), (1004, 100), (1005, 70)]
+    return rig
+
+
+def test_a_nack_resends_from_the_id_it_names():
+    rig = five()
+    rig.now_ps += 50 * US
+    rig.feed(Op.NACK, 0, 1003)
+    assert rig["acked_bytes"] == 200  # it says that all before arrived
+    assert rig["timer_at_ps"] == NEVER  # nothing is in flight
+    assert rig.poll() == [(1003, 30), (1004, 100), (1005, 70)]
+    assert rig["timer_at_ps"] == rig.now_ps + rig["rto_ps"]
+    assert (rig["payloads_resent"], rig["bytes_resent"], rig["payloads_sent"]) == (3, 200, 8)
+    assert rig.poll() == []
+
+
+def test_a_nack_of_the_first_id():
+    rig = five()
+    rig.feed(Op.NACK, 0, 1001)
+    assert rig["acked_bytes"] == 0
+    assert rig.poll() == [(1001, 100), (1002, 100), (1003, 30), (1004, 100), (1005, 70)]
+
+
+def test_an_acknowledgement_within_a_resend_skips_what_it_covers():
+    rig = five()
+    rig.timeout()
+    assert rig.poll(1) == [(1001, 100)]
+    rig.feed(Op.ACK, 0, 1003)  # was only late
+    assert (rig["acked_bytes"], rig["sent_bytes"]) == (230, 230)
+    assert rig.poll() == [(1004, 100), (1005, 70)]
+    rig.submit(5)
+    assert rig.poll() == [(1006, 5)]  # new data behind the resends
+
+
+def test_resends_come_before_new_data_and_need_no_room():
+    rig = opened(window_bytes=300, **TIMES)
+    rig.submit(1000)
+    assert rig.poll() == [(1001, 100), (1002, 100), (1003, 100)]
+    rig.feed(Op.NACK, 0, 1002)
+    assert rig.poll() == [(1002, 100), (1003, 100), (1004, 100)]
+
+
+@pytest.mark.parametrize("seq", [1000, 1006, 5, 0x80000000])
+def test_a_nack_of_an_id_not_out_is_stale(seq):
+    rig = five()
+    rig.feed(Op.NACK, 0, seq)
+    assert (rig["dropped_stale"], rig["nacks_received"], rig["acked_bytes"]) == (1, 0, 0)
+    assert rig.poll() == []
+
+
+@pytest.mark.parametrize(("seq", "counter"), [(1000, "dropped_stale"), (1006, "dropped_illegal"), (5, "dropped_stale")])
+def test_an_ack_of_an_id_not_out(seq, counter):
+    rig = five()
+    rig.feed(Op.ACK, 0, seq)
+    assert (rig[counter], rig["acked_bytes"]) == (1, 0)
+    rig.feed(Op.ACK, 0, 1005)
+    assert (rig[counter], rig["acked_bytes"]) == (1, 400)
+
+
+def test_a_nack_that_cannot_be_about_the_resend_is_stale():
+    rig = opened(**TIMES)
+    trip(rig, 100 * US)
+    rig.submit(300)
+    assert rig.poll() == [(1002, 100), (1003, 100), (1004, 100)]
+    rig.now_ps += 100 * US
+    rig.feed(Op.NACK, 0, 1002)
+    assert rig.poll() == [(1002, 100), (1003, 100), (1004, 100)]
+    rig.now_ps += 99 * US
+    rig.feed(Op.NACK, 0, 1002)  # a duplicate: sooner than a round trip
+    assert rig["nacks_stale"] == 1
+    assert rig.poll() == []
+    rig.now_ps += US
+    rig.feed(Op.NACK, 0, 1002)  # lost again
+    assert rig["nacks_stale"] == 1
+    assert rig.poll() == [(1002, 100), (1003, 100), (1004, 100)]
+
+
+def test_a_stale_nack_still_acknowledges():
+    rig = opened(**TIMES)
+    trip(rig, 100 * US)
+    rig.submit(300)
+    rig.poll()
+    rig.now_ps += 100 * US
+    rig.feed(Op.NACK, 0, 1002)
+    rig.poll()
+    rig.now_ps += US
+    rig.feed(Op.NACK, 0, 1004)
+    assert (rig["nacks_stale"], rig["acked_bytes"]) == (1, 210)
+
+
+def test_a_nack_of_an_id_not_resent_yet_waits_for_it():
+    rig = five()
+    rig.timeout()
+    rig.poll(1)
+    rig.feed(Op.NACK, 0, 1003)
+    assert rig.poll() == [(1003, 30), (1004, 100), (1005, 70)]
+    assert rig["payloads_resent"] == 4
+
+
+def test_nack_full_waits_for_the_timer_and_is_no_retry():
+    rig = five(retry_limit=1)
+    for _ in range(10):  # a peer that is full but alive
+        rig.timeout()
+        assert len(rig.poll()) == 5
+        rig.feed(Op.NACK_FULL, 0, 77)
+        assert rig.poll() == []
+    assert rig.failure is Failure.NONE
+    rig.timeout()
+    rig.poll()
+    rig.timeout()
+    assert rig.failure is Failure.RETRY_LIMIT
+
+
+# The receiving side
+
+
+def test_a_gap_is_named_once_and_again_on_a_new_pass():
+    rig = opened()
+    assert rig.feed(Op.PAYLOAD, 501, 0, 10) == [(Op.ACK, 0, 501)]
+    assert rig.feed(Op.PAYLOAD, 503, 0, 10) == [(Op.NACK, 0, 502)]
+    assert rig.feed(Op.PAYLOAD, 504, 0, 10) == []
+    assert rig.feed(Op.PAYLOAD, 505, 0, 10) == []
+    assert rig.feed(Op.PAYLOAD, 503, 0, 10) == [(Op.NACK, 0, 502)]  # ids step back: 502 was lost again
+    assert rig.feed(Op.PAYLOAD, 504, 0, 10) == []
+    assert rig.feed(Op.PAYLOAD, 502, 0, 10) == [(Op.ACK, 0, 502)]
+    assert rig.feed(Op.PAYLOAD, 504, 0, 10) == [(Op.NACK, 0, 503)]  # the next gap is a new one
+    assert (rig["gaps_received"], rig["nacks_sent"], rig["payloads_received"], rig["rx_bytes"]) == (6, 3, 2, 20)
+
+
+def test_a_duplicate_is_acknowledged_by_its_own_id():
+    rig = opened()
+    for seq in (501, 502, 503):
+        rig.feed(Op.PAYLOAD, seq, 0, 10)
+    assert rig.feed(Op.PAYLOAD, 501, 0, 10) == [(Op.ACK, 0, 501)]
+    assert rig.feed(Op.PAYLOAD, 503, 0, 10) == [(Op.ACK, 0, 503)]
+    assert (rig["duplicates_received"], rig["rx_bytes"], rig["acks_sent"]) == (2, 30, 5)
+
+
+def test_order_is_serial_across_the_wrap():
+    rig = Rig()
+    rig.feed(Op.OPEN, 0xFFFFFFFE)
+    assert rig.feed(Op.PAYLOAD, 0, 0, 10) == [(Op.NACK, 0, 0xFFFFFFFF)]
+    assert rig.feed(Op.PAYLOAD, 0xFFFFFFFF, 0, 10) == [(Op.ACK, 0, 0xFFFFFFFF)]
+    assert rig.feed(Op.PAYLOAD, 0, 0, 10) == [(Op.ACK, 0, 0)]
+    assert rig.feed(Op.PAYLOAD, 0xFFFFFFFF, 0, 10) == [(Op.ACK, 0, 0xFFFFFFFF)]
+    assert (rig["rx_seq"], rig["rx_bytes"]) == (0, 20)
+
+
+def test_an_empty_payload_is_refused():
+    rig = opened()
+    assert rig.feed(Op.PAYLOAD, 501, 0, 0) == [(Op.NACK, 0, 501)]
+    assert rig["rx_seq"] == 500
+
+
+# The window
+
+
+def test_the_window_counts_bytes_held_until_acknowledged():
+    rig = opened(window_bytes=250)
+    rig.submit(1000)
+    assert rig.poll() == [(1001, 100), (1002, 100)]  # 50 bytes are left, too few for the next
+    rig.feed(Op.ACK, 0, 1001)
+    assert rig.poll() == [(1003, 100)]
+    assert rig["cut_bytes"] - rig["acked_bytes"] == rig.pools["held_bytes"][0] == 200
+
+
+def test_the_window_is_filled_to_the_last_byte():
+    rig = opened(window_bytes=250)
+    rig.submit(250)
+    assert rig.poll() == [(1001, 100), (1002, 100), (1003, 50)]
+    rig.submit(1)
+    assert rig.poll() == []
+
+
+def test_the_pool_is_a_second_window():
+    rig = opened(window_bytes=1000, pool_bytes=150)
+    rig.submit(500)
+    assert rig.poll() == [(1001, 100)]
+    rig.feed(Op.ACK, 0, 1001)
+    assert rig.pools["held_bytes"][0] == 0
+    assert rig.poll() == [(1002, 100)]
+
+
+def test_small_payloads_end_with_the_ring():
+    rig = opened(window_bytes=1000, slots=4)
+    for _ in range(9):
+        rig.submit(1)
+        rig.poll()
+    assert rig["tx_max"] == 1005
+    rig.feed(Op.ACK, 0, 1002)
+    assert rig.poll() == [(1005, 5)]  # what waited goes in one
+
+
+def test_a_failed_link_gives_its_bytes_back():
+    rig = opened(retry_limit=0)
+    rig.submit(500)
+    rig.poll()
+    assert rig.pools["held_bytes"][0] == 500
+    rig.timeout()
+    assert (rig.failure, rig.pools["held_bytes"][0]) == (Failure.RETRY_LIMIT, 0)
+    assert rig["submitted_bytes"] - rig["acked_bytes"] == 500  # what was not delivered
+    assert rig.poll() == []
+
+
+@pytest.mark.parametrize("end", ["restart", "no link", "close"])
+def test_a_link_that_ends_on_a_frame_gives_its_bytes_back(end):
+    rig = opened()
+    rig.feed(Op.PAYLOAD, 501, 0, 10)  # proves the peer
+    rig.submit(500)
+    rig.poll()
+    if end == "restart":
+        rig.feed(Op.OPEN, 7777)
+        assert rig.failure is Failure.PEER_RESTARTED
+    elif end == "no link":
+        rig.feed(Op.NACK_NOLINK, 0, 1003)
+        assert rig.failure is Failure.LINK_DOWN
+    else:
+        rig.feed(Op.CLOSE, 502, 1000)
+        rig.feed(Op.CLOSE_ACK, 0, 1006)
+        assert rig.failure is Failure.CLOSED_UNSENT
+    assert rig.pools["held_bytes"][0] == 0
+    assert rig.state is State.CLOSED
+
+
+# The retry limit
+
+
+@pytest.mark.parametrize("state", [State.OPEN_SENT, State.OPEN, State.CLOSE_SENT, State.CLOSE_RECD])
+@pytest.mark.parametrize("retry_limit", [0, 1, 3, 6])
+def test_the_limit_is_that_many_retries_then_the_end(state, retry_limit):
+    rig = Rig(retry_limit=retry_limit, rto_initial_ps=100, rto_max_ps=700).bring_to(state)
+    expected = [100, 300, 700, 1400, 2100, 2800, 3500]  # waits of 100, 200, 400, then the ceiling of 700
+    for at in expected[:retry_limit]:
+        rig.timeout()
+        assert (rig.now_ps, rig.state, rig.failure) == (at, state, Failure.NONE)
+        rig.poll()
+    assert rig.timeout() == []
+    assert (rig.now_ps, rig.state, rig.failure) == (expected[retry_limit], State.CLOSED, Failure.RETRY_LIMIT)
+    assert (rig["timeouts"], rig["timer_at_ps"]) == (retry_limit + 1, NEVER)
+
+
+def test_progress_forgets_the_retries():
+    rig = five(retry_limit=3)
+    for seq in range(1001, 1006):
+        for _ in range(3):
+            rig.timeout()
+            rig.poll()
+        rig.feed(Op.ACK, 0, seq)
+        assert rig["retries"] == 0
+    assert rig.failure is Failure.NONE
+
+
+def test_a_nack_without_progress_does_not():
+    rig = five(retry_limit=3)
+    rig.timeout()
+    rig.poll()
+    rig.feed(Op.NACK, 0, 1001)
+    assert rig["retries"] == 1
+
+
+# Parameters
+
+GOOD = {"mtu_bytes": 10, "window_bytes": 10, "rto_initial_ps": 5, "rto_min_ps": 5, "rto_max_ps": 5, "retry_limit": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mtu_bytes": 0}, "a payload has at least 1 byte"),
+        ({"window_bytes": 9}, "below one payload"),
+        ({"rto_min_ps": 0}, "must be positive"),
+        ({"rto_min_ps": 6}, "in this order"),
+        ({"rto_initial_ps": 6}, "in this order"),
+        ({"rto_max_ps": NEVER}, "leave int64"),
+        ({"retry_limit": -1}, "give 0 to fail at the first timeout"),
+    ],
+)
+def test_parameters_that_cannot_work(change, says):
+    make_params(**GOOD)
+    with pytest.raises(ValueError, match=says):
+        make_params(**{**GOOD, **change})
+
+
+@pytest.mark.parametrize(
+    ("window", "mtu", "slots"), [(1024, 1024, 2), (2048, 1024, 4), (3072, 1024, 4), (10**6, 1024, 1024), (10, 10, 2)]
+)
+def test_ring_slots_are_a_power_of_two_above_the_window(window, mtu, slots):
+    assert ring_slots(window, mtu) == slots > window // mtu
+
+
+@pytest.mark.parametrize("slots", [0, 3, 12])
+def test_slots_that_are_no_power_of_two(slots):
+    rig = Rig()
+    with pytest.raises(ValueError, match="give a power of two"):
+        init_links(rig.links, 0, 0, rig.params, slots)

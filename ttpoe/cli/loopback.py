@@ -1,0 +1,327 @@
+"""``ttpoe loopback``: a file over raw sockets, from one network namespace to another.
+
+Two endpoints share one process and one event loop: that is the least that can go wrong or be left behind, and on two
+busy cores two processes were no faster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from ttpoe.cli import ExitStatus
+from ttpoe.cli.types import FRACTION, SIZE, TIME, Quantity
+from ttpoe.units import PS_PER_S, PS_PER_US, parse_size_bytes
+
+if TYPE_CHECKING:
+    from ttpoe.aio import AsyncEndpoint, Tap
+    from ttpoe.impair import Impairment
+    from ttpoe.link import Link
+    from ttpoe.netns import Side
+    from ttpoe.stream import Stream
+
+_CHUNK_BYTES = 1 << 18
+_MTU = Quantity("size", parse_size_bytes, minimum=1, maximum=0xFFFF - 46)
+
+
+@dataclass
+class Report:
+    """What a transfer came to; every name carries its unit. Counters of frames are the sender's, unless named.
+
+    ``seconds`` run from the first byte written to the last byte in order at the receiver, hashing included.
+    """
+
+    finished: bool = False
+    reason: str | None = None
+    bytes: int | None = None
+    bytes_received: int = 0
+    sha256_sent: str | None = None
+    sha256_received: str | None = None
+    seconds: float | None = None
+    goodput_gbps: float | None = None
+    packets_sent: int = 0
+    resent_packets: int = 0
+    timeouts: int = 0
+    rtt_min_us: float | None = None
+    srtt_us: float | None = None
+    kernel_drops: int = 0
+    send_drops: int = 0
+    dropped_at_sender: dict[str, int] = field(default_factory=dict)
+    dropped_at_receiver: dict[str, int] = field(default_factory=dict)
+    frames_impaired: dict[str, int] = field(default_factory=dict)
+
+
+class _Transfer:
+    """One transfer between two endpoints, and what is known of it at any time."""
+
+    def __init__(self, chunks: Iterator[bytes], on_progress: Callable[[int], object]) -> None:
+        self.report = Report()
+        self._chunks = chunks
+        self._on_progress = on_progress
+        self._started_s = 0.0
+        self._link: Link | None = None
+
+    async def run(self, sender: AsyncEndpoint, receiver: AsyncEndpoint, vc: int) -> None:
+        """Send everything; raises what ends it early."""
+        try:
+            async with receiver.listen() as incoming, asyncio.TaskGroup() as tasks:
+                stream = await sender.connect(receiver.mac, vc)
+                self._link = stream.link
+                tasks.create_task(self._receive(await anext(incoming)))
+                tasks.create_task(self._send(stream))
+        except* Exception as group:
+            first = group.exceptions[0]
+        else:
+            return
+        raise first
+
+    async def _send(self, stream: Stream) -> None:
+        digest, size = hashlib.sha256(), 0
+        self._started_s = time.perf_counter()
+        async with stream:
+            for chunk in self._chunks:
+                digest.update(chunk)
+                size += len(chunk)
+                stream.write(chunk)
+                await stream.drain()
+            self.report.bytes, self.report.sha256_sent = size, digest.hexdigest()
+
+    async def _receive(self, stream: Stream) -> None:
+        digest, report = hashlib.sha256(), self.report
+        ended_s = self._started_s
+        async with stream:
+            async for chunk in stream:
+                digest.update(chunk)
+                report.bytes_received += len(chunk)
+                ended_s = time.perf_counter()
+                self._on_progress(report.bytes_received)
+        report.sha256_received = digest.hexdigest()
+        report.seconds = seconds = max(ended_s - self._started_s, 1e-9)
+        report.goodput_gbps = report.bytes_received * 8 / seconds / 1e9
+
+    def conclude(
+        self, reason: str | None, sender: AsyncEndpoint, receiver: AsyncEndpoint, impairments: list[Impairment]
+    ) -> None:
+        """Complete the report, from what the endpoints have counted."""
+        report = self.report
+        if reason is None and report.sha256_sent != report.sha256_received:
+            reason = "the bytes that arrived differ from those that were sent"
+        report.finished, report.reason = reason is None, reason
+        if self._link is not None:
+            link = self._link.counters()
+            report.packets_sent, report.resent_packets = link["payloads_sent"], link["payloads_resent"]
+            report.timeouts = link["timeouts"]
+            if link["srtt_ps"]:
+                report.rtt_min_us, report.srtt_us = link["min_rtt_ps"] / PS_PER_US, link["srtt_ps"] / PS_PER_US
+        report.dropped_at_sender, report.dropped_at_receiver = sender.drops(), receiver.drops()
+        both = (report.dropped_at_sender, report.dropped_at_receiver)
+        report.kernel_drops = sum(drops.pop("kernel", 0) for drops in both)
+        report.send_drops = sender.send_drops + receiver.send_drops
+        for impairment in impairments:
+            for fate, count in asdict(impairment.counters).items():
+                report.frames_impaired[fate] = report.frames_impaired.get(fate, 0) + count
+
+
+def _generate(size_bytes: int, seed: int) -> Iterator[bytes]:
+    """Bytes that depend on the seed, no two chunks alike, made fast enough not to be what is measured."""
+    block = random.Random(seed).randbytes(_CHUNK_BYTES)
+    for at in range(0, size_bytes, _CHUNK_BYTES):
+        yield (at.to_bytes(8, "big") + block)[: min(_CHUNK_BYTES, size_bytes - at)]
+
+
+def _read(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK_BYTES):
+        yield chunk
+
+
+@dataclass(frozen=True)
+class _Options:
+    mtu_bytes: int
+    window_bytes: int
+    vc: int
+    loss: float
+    reorder: float
+    duplicate: float
+    seed: int
+    timeout_s: float | None
+
+
+async def _run(sides: tuple[Side, Side], options: _Options, transfer: _Transfer, tap: Tap | None) -> None:
+    """Open both endpoints, transfer, and report; only Ctrl-C and faults of ours come out."""
+    from ttpoe.aio import open_endpoint
+    from ttpoe.endpoint import EndpointConfig
+    from ttpoe.errors import TTPoEError
+    from ttpoe.impair import Impairment
+    from ttpoe.rawsock import RawSocket
+
+    config = EndpointConfig(
+        mtu_bytes=options.mtu_bytes, window_bytes=options.window_bytes,
+        send_buffer_bytes=2 * options.window_bytes, receive_buffer_bytes=4 * options.window_bytes,
+    )  # fmt: skip
+    impairments = []
+    if options.loss or options.reorder or options.duplicate:
+        impairments = [
+            Impairment(
+                2 * options.seed + way, loss=options.loss, reorder=options.reorder, duplicate=options.duplicate
+            )
+            for way in range(2)
+        ]
+
+    def open_side(way: int) -> AsyncEndpoint:
+        side = sides[way]
+        sock = side.call(lambda: RawSocket(side.interface, payload_bytes=config.mtu_bytes))
+        return open_endpoint(
+            sock, config, impairment=impairments[way] if impairments else None, tap=tap if way == 0 else None
+        )
+
+    reason = None
+    async with open_side(0) as sender, open_side(1) as receiver:
+        try:
+            async with asyncio.timeout(options.timeout_s):
+                await transfer.run(sender, receiver, options.vc)
+        except TimeoutError:
+            reason = f"not finished after {options.timeout_s:g} s, see --timeout"
+        except TTPoEError as error:
+            reason = str(error)
+        transfer.conclude(reason, sender, receiver, impairments)
+        if reason is not None:
+            sender.abort()
+            receiver.abort()
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.option("--size", type=SIZE, help="Send this many generated bytes, without FILE. [50MB]")
+@click.option("--loss", type=FRACTION, default="0", metavar="FRACTION", help="Lose frames, both ways: 1% or 0.01.")
+@click.option("--reorder", type=FRACTION, default="0", metavar="FRACTION", help="Let up to 8 frames overtake one.")
+@click.option("--duplicate", type=FRACTION, default="0", metavar="FRACTION", help="Deliver frames twice.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="N", default=1, help="Of losses and bytes. [1]")
+@click.option("--mtu", type=_MTU, default="1024", help="Payload of a frame; above 1024 is ttpoe-jumbo. [1024]")
+@click.option("--window", type=SIZE, default="1MB", help="Payload that may wait for its ACK. [1MB]")
+@click.option("--vc", type=click.IntRange(0, 2), metavar="N", default=2, help="Virtual channel. [2]")
+@click.option("--timeout", type=TIME, help="Give up after this time. [the retry limit decides]")
+@click.option("--capture", type=click.Path(dir_okay=False), metavar="FILE.pcapng", help="Write the sender's frames.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+def command(
+    file: Path | None, size: int | None, loss: float, reorder: float, duplicate: float, seed: int, mtu: int,
+    window: int, vc: int, timeout: int | None, capture: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Move FILE, or generated bytes, over raw sockets between two network namespaces, and compare SHA-256.
+
+    Makes the namespaces and a veth pair between them, which end with the command, however it ends. Needs root, or
+    `unshare -rn`. Exit status 3: it did not finish, or arrived changed.
+    """
+    if file is not None and size is not None:
+        raise click.UsageError("--size is for generated bytes; leave it out with a FILE")
+    if window < mtu:
+        raise click.UsageError(f"--window is {window}, below one payload of --mtu {mtu}; raise it")
+    options = _Options(mtu, window, vc, loss, reorder, duplicate, seed, timeout / PS_PER_S if timeout else None)
+
+    from ttpoe.constants import TOTAL_LENGTH_BASE
+    from ttpoe.errors import InterfaceError
+    from ttpoe.netns import veth_pair
+
+    with ExitStack() as stack:
+        try:
+            if file is None:
+                total = size or 50_000_000
+                chunks = _generate(total, seed)
+            else:
+                opened = stack.enter_context(file.open("rb"))
+                total = os.fstat(opened.fileno()).st_size
+                chunks = _read(opened)
+            sides = stack.enter_context(veth_pair(max(1500, mtu + TOTAL_LENGTH_BASE)))
+            tap = None if capture is None else _open_tap(capture, sides[0], stack)
+            transfer = _Transfer(chunks, _progress(total, stack))
+            asyncio.run(_run(sides, options, transfer, tap))
+        except KeyboardInterrupt:
+            kept = f"; the capture so far is in {capture}" if capture else ""
+            click.echo(f"{transfer.report.bytes_received} bytes had arrived{kept}", err=True)
+            raise
+        except OSError as error:
+            raise click.ClickException(f"{error.filename or file or 'loopback'}: {error.strerror or error}") from error
+        except InterfaceError as error:
+            raise click.ClickException(str(error)) from error
+    report = transfer.report
+    if as_json:
+        import json
+
+        click.echo(json.dumps(asdict(report), indent=2))
+    else:
+        _print_table(report)
+    return ExitStatus.OK if report.finished else ExitStatus.UNFINISHED
+
+
+def _open_tap(path: str, side: Side, stack: ExitStack) -> Tap:
+    """Writer of the frames of one side; the file is complete when the stack ends."""
+    from traces.pcap import PcapngWriter
+
+    writer = stack.enter_context(PcapngWriter(path))
+    interface = writer.add_interface(side.interface)
+
+    def write(direction: str, frame: memoryview) -> None:
+        writer.write(interface, time.time_ns() * 1000, frame, direction=direction)
+
+    return write
+
+
+def _progress(total_bytes: int, stack: ExitStack) -> Callable[[int], object]:
+    """Progress bar on a terminal, silence elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda received_bytes: None
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    bar = Progress(
+        BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    stack.enter_context(bar)
+    task = bar.add_task("", total=total_bytes)
+    return lambda received_bytes: bar.update(task, completed=received_bytes)
+
+
+def _print_table(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, title="TTPoE over a veth pair")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+
+    def add(name: str, value: Any, unit: str = "") -> None:
+        text = "-" if value is None else f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+        table.add_row(name, f"{text} {unit}".rstrip())
+
+    add("arrived", report.bytes_received, "bytes")
+    add("time", report.seconds, "s")
+    add("goodput", report.goodput_gbps, "Gb/s")
+    add("PAYLOAD frames", report.packets_sent)
+    add("resent", report.resent_packets)
+    add("timeouts", report.timeouts)
+    add("RTT, least", report.rtt_min_us, "us")
+    add("RTT, smoothed", report.srtt_us, "us")
+    add("dropped by the kernel", report.kernel_drops)
+    for fate, count in report.frames_impaired.items():
+        if fate != "frames":
+            add(f"{fate} on purpose", count)
+    for name, drops in (("sender", report.dropped_at_sender), ("receiver", report.dropped_at_receiver)):
+        for cause, count in drops.items():
+            add(f"dropped at the {name}: {cause.replace('_', ' ')}", count)
+    console = Console()
+    console.print(table)
+    if report.finished:
+        console.print(f"SHA-256 equal: {report.sha256_received}", highlight=False)
+    else:
+        click.echo(f"not finished: {report.reason}", err=True)

@@ -180,6 +180,7 @@ class _KernelCache(NullCache):
         used = [*result.fndesc.typemap.values(), result.signature.return_type]
         if any("FunctionType" in str(kind) for kind in used) or "Dispatcher" in str(used[-1]):
             # Numba would go through the C wrapper that we leave out, and LLVM ends the process when it is missing.
+            self.dispatcher.overloads.pop(normalize_signature(sig)[0], None)
             raise numba.TypingError(f"{self.name} chooses between kernels or returns one; call each by name")
         if (path := self._path(sig, result.codegen)) is None:
             return

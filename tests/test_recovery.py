@@ -228,6 +228,20 @@ def test_a_nack_that_cannot_be_about_the_resend_is_stale():
     assert rig.poll() == [(1002, 100), (1003, 100), (1004, 100)]
 
 
+def test_before_the_first_sample_one_nack_is_one_pass():
+    """Any number of NACKs may come of one pass whose frames overtake each other: they must not multiply."""
+    rig = five()
+    rig.feed(Op.NACK, 0, 1001)
+    assert len(rig.poll()) == 5
+    for _ in range(3):
+        rig.now_ps += 100 * US
+        rig.feed(Op.NACK, 0, 1001)
+        assert rig.poll() == []
+    assert rig["nacks_stale"] == 3
+    rig.timeout()
+    assert len(rig.poll()) == 5
+
+
 def test_a_stale_nack_still_acknowledges():
     rig = opened(**TIMES)
     trip(rig, 100 * US)

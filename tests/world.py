@@ -161,7 +161,7 @@ class Script:
     submits: tuple[tuple[int, int, int, int], ...] = ()
     """(time_ps, side, link, length_bytes); waits at an end that is not open yet."""
     closes: tuple[tuple[int, int, int], ...] = ()
-    max_steps: int = 400_000
+    max_steps: int = 60_000
 
 
 @dataclass

@@ -183,11 +183,12 @@ def _receive_payload(link, frame, now_ps, out, n_out):
         return _send(link, _NACK_NOLINK, 0, seq, out, n_out)
     closing_unanswered = link["state"] == _S_CLOSE_SENT and link["close_answered"] == 0
     if distance > 1 or closing_unanswered or frame["payload_bytes"] == 0:
-        # Go-back-N: name the missing id once, and again only when ids step back, which shows a new pass of the sender
+        # Go-back-N: name the missing id once, and again only when ids step back, which shows a new pass of the sender.
+        # While our CLOSE is unanswered a new pass changes nothing, and naming it again would only keep passes coming.
         link["gaps_received"] += 1
-        is_new_pass = link["rx_nacked"] == 0 or seq_diff(seq, link["rx_gap_seq"]) <= 0
+        is_new_pass = seq_diff(seq, link["rx_gap_seq"]) <= 0 and not closing_unanswered
         link["rx_gap_seq"] = seq
-        if not is_new_pass:
+        if link["rx_nacked"] != 0 and not is_new_pass:
             return n_out
         link["rx_nacked"] = 1
         link["nacks_sent"] += 1
@@ -240,8 +241,11 @@ def _receive_nack(link, ring, pool, params, seq, now_ps):
         return  # not sent again yet
     was_resent = link["has_karn"] != 0 and seq_diff(seq, link["karn_seq"]) < 0
     sent_at_ps = ring[link["ring_base"] + (seq & link["ring_mask"])]["sent_at_ps"]
-    if was_resent and link["min_rtt_ps"] != NEVER and now_ps - sent_at_ps < link["min_rtt_ps"]:
-        link["nacks_stale"] += 1  # too early to be about the resend: an echo of the first transmission
+    if was_resent and now_ps - sent_at_ps < link["min_rtt_ps"]:
+        # Too early to be about the resend: an echo of an earlier pass. If frames overtake each other, a pass draws many
+        # NACKs; a pass for each would multiply without end. So one pass a round trip, and before the first sample
+        # (min_rtt NEVER) only the timer resends what was resent.
+        link["nacks_stale"] += 1
         return
     go_back(link)
 
@@ -352,6 +356,7 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
             return n_out
         if link["close_answered"] == 0:
             link["retries"] = 0
+            link["rx_nacked"] = 0  # from now on PAYLOAD is taken, so a gap is worth a NACK again
         link["close_answered"] = 1
         link["rx_closing_seq"] = frame["tx_seq"]
         link["has_rx_closing"] = 1

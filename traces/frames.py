@@ -34,6 +34,7 @@ import numpy as np
 from emulator.packet import PFC
 from emulator.roce import ACKNOWLEDGE, WRITE_FIRST, WRITE_LAST, WRITE_ONLY
 from emulator.world import ROCE, TTPOE
+from traces.dissect import ETHERTYPE_IPV4, ETHERTYPE_MAC_CONTROL, OPCODE_PFC, ROCEV2_PORT, UDP, icrc_head
 from traces.pcap import PcapngWriter
 from ttpoe import wire
 from ttpoe.constants import MIN_ETHERNET_BYTES, TESLA_OUI
@@ -41,10 +42,6 @@ from ttpoe.fsm import Opcode
 
 SWITCH_OUI = 0x025357
 PFC_DESTINATION = bytes.fromhex("0180c2000001")
-ETHERTYPE_IPV4 = 0x0800
-ETHERTYPE_MAC_CONTROL = 0x8808
-OPCODE_PAUSE, OPCODE_PFC = 0x0001, 0x0101
-ROCEV2_PORT = 4791
 FIRST_QPN = 256
 MAX_DMA_BYTES = 2**31
 """IBTA's longest message. A longer one would be several WRITEs on a NIC; its RETH says this."""
@@ -70,31 +67,6 @@ def host_ipv4(host: int) -> int:
 def switch_mac(port: int) -> int:
     """MAC address of switch port ``port`` (its index over all ports) as a 48-bit integer."""
     return SWITCH_OUI << 24 | (port + 1)
-
-
-def icrc(ip_frame: bytes) -> bytes:
-    """The four ICRC bytes of a RoCEv2 packet.
-
-    Parameters
-    ----------
-    ip_frame : bytes
-        From the first byte of the IPv4 header (20 bytes, no options) to the last byte before the ICRC.
-
-    Notes
-    -----
-    Source: IBTA annex A17.3: the CRC of Ethernet over 64 ones and the packet, where type of service, TTL, both
-    checksums and the BTH's resv8a count as ones; least significant byte first.
-    """
-    return _ICRC(zlib.crc32(ip_frame[37:], _icrc_head(ip_frame[:37])))
-
-
-def _icrc_head(head: bytes) -> int:
-    """CRC over 64 ones and the first 37 bytes of an IP packet or more: all fields that are masked."""
-    masked = bytearray(head)
-    masked[1] = masked[8] = 0xFF
-    masked[10:12] = masked[26:28] = b"\xff\xff"
-    masked[32] = 0xFF
-    return zlib.crc32(masked, zlib.crc32(b"\xff" * 8))
 
 
 def _ipv4_checksum(header: bytes) -> int:
@@ -209,7 +181,7 @@ class FrameBuilder:
         extended = 4 if opcode == ACKNOWLEDGE else 16 if opcode in (WRITE_FIRST, WRITE_ONLY) else 0
         udp_bytes = 8 + 12 + extended + payload_bytes + pad + 4
         ip = struct.pack(
-            ">BBHHHBBHII", 0x45, priority << 5 | self._ecn, 20 + udp_bytes, 0, 0x4000, 64, 17, 0, host_ipv4(source),
+            ">BBHHHBBHII", 0x45, priority << 5 | self._ecn, 20 + udp_bytes, 0, 0x4000, 64, UDP, 0, host_ipv4(source),
             host_ipv4(destination),
         )
         ip = ip[:10] + _ipv4_checksum(ip).to_bytes(2, "big") + ip[12:]
@@ -224,7 +196,7 @@ class FrameBuilder:
             )
         ack_request = _ACK_REQUEST if opcode in (WRITE_LAST, WRITE_ONLY) else 0
         head = ethernet + ETHERTYPE_IPV4.to_bytes(2, "big") + ip + udp + bth
-        return head, _icrc_head(head[14:]), ack_request, reth, pad
+        return head, icrc_head(head[14:]), ack_request, reth, pad
 
 
 def _payload(flow: int, ident: int, payload_bytes: int) -> bytes:

@@ -189,7 +189,7 @@ def _plot_goodput(panel: Any, groups: dict[str, list[RunResult]], styles: dict[s
     if not np.isfinite(low):
         _say(panel, "no flow finished")
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    pooled = ", median and range of seeds" if max(map(len, groups.values())) > 1 else ""
+    pooled = ", range of seeds" if max(map(len, groups.values())) > 1 else ""
     dotted = "; dotted: fair share" if has_share else ""
     panel.set(title=f"Goodput by sender{dotted}", xlabel="sender (host number)", ylabel=f"goodput (Gb/s){pooled}")
 

@@ -1,0 +1,288 @@
+"""What a frame is, in a row of plain values: TTPoE, RoCEv2, PFC, PAUSE, or something else.
+
+Owns names for people and the checks that need a frame's bytes only. TTPoE is judged by `ttpoe.wire`, as an endpoint
+would. Knows no files and no links; a frame is looked at alone, and nothing in it can make this raise.
+
+Source: IEEE 802.3 annex 31B and 802.1Qbb for MAC control; InfiniBand Architecture Specification 1.4 chapter 9 and
+annex A17 for RoCEv2.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from ipaddress import IPv6Address
+from typing import NamedTuple
+
+import numpy as np
+
+from ttpoe import wire
+from ttpoe.constants import (
+    ETHERNET_HEADER_BYTES,
+    ETHERTYPE_QINQ,
+    ETHERTYPE_TTPOE,
+    ETHERTYPE_VLAN,
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+)
+from ttpoe.fsm import Opcode
+
+ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_MAC_CONTROL = 0x0800, 0x86DD, 0x8808
+OPCODE_PAUSE, OPCODE_PFC = 0x0001, 0x0101
+ROCEV2_PORT = 4791
+UDP = 17
+
+KINDS = ("ttpoe", "rocev2", "pfc", "pause", "other")
+
+_ETHERTYPES = {0x0806: "ARP", ETHERTYPE_IPV4: "IPv4", ETHERTYPE_IPV6: "IPv6", 0x8915: "RoCEv1", 0x88CC: "LLDP"}
+_IP_PROTOCOLS = {1: "ICMP", 2: "IGMP", 6: "TCP", UDP: "UDP", 58: "ICMPv6", 146: "TTP gateway"}
+_TRANSPORTS = ("RC", "UC", "RD", "UD", "CNP", "XRC")
+_OPERATIONS = (
+    "SEND_FIRST", "SEND_MIDDLE", "SEND_LAST", "SEND_LAST_IMM", "SEND_ONLY", "SEND_ONLY_IMM", "WRITE_FIRST",
+    "WRITE_MIDDLE", "WRITE_LAST", "WRITE_LAST_IMM", "WRITE_ONLY", "WRITE_ONLY_IMM", "READ_REQUEST", "READ_FIRST",
+    "READ_MIDDLE", "READ_LAST", "READ_ONLY", "ACK", "ATOMIC_ACK", "COMPARE_SWAP", "FETCH_ADD", "RESYNC",
+    "SEND_LAST_INV", "SEND_ONLY_INV",
+)  # fmt: skip
+_EXTENDED_BYTES = {
+    "SEND_LAST_IMM": 4, "SEND_ONLY_IMM": 4, "WRITE_FIRST": 16, "WRITE_LAST_IMM": 4, "WRITE_ONLY": 16,
+    "WRITE_ONLY_IMM": 20, "READ_REQUEST": 16, "READ_FIRST": 4, "READ_LAST": 4, "READ_ONLY": 4, "ACK": 4,
+    "ATOMIC_ACK": 12, "COMPARE_SWAP": 28, "FETCH_ADD": 28, "SEND_LAST_INV": 4, "SEND_ONLY_INV": 4,
+}  # fmt: skip
+_HAS_AETH = {"READ_FIRST", "READ_LAST", "READ_ONLY", "ACK", "ATOMIC_ACK"}
+_CNP = 0x81
+_NAK_CODES = ("PSN_SEQUENCE", "INVALID_REQUEST", "REMOTE_ACCESS", "REMOTE_OPERATION", "INVALID_RD_REQUEST")
+_OPCODE_NAMES = {int(opcode): opcode.name for opcode in Opcode}
+_REASON_TEXT = {reason: reason.name.lower().replace("_", " ") for reason in wire.Reason} | {
+    wire.Reason.GATEWAY: "gateway bit", wire.Reason.VLAN_TAGGED: "VLAN tagged",
+}  # fmt: skip
+_CUT = "cut in the header by the capture"
+_MAX_CACHED = 65_536
+
+
+class Dissection(NamedTuple):
+    """One frame as values; None where the kind has no such field or the frame does not hold it.
+
+    Attributes
+    ----------
+    kind : str
+        One of `KINDS`.
+    opcode : str
+        Name of the opcode; of what is inside for 'other'.
+    src, dst : str
+        IP addresses of RoCEv2 frames, else MAC addresses.
+    vc, tx, rx : int or None
+        TTPoE.
+    dest_qp, psn, msn : int or None
+        RoCEv2; the MSN of acknowledgements.
+    pause : dict of int to int, or None
+        Quanta by priority: each priority that a PFC frame names; priority -1 for a PAUSE, which means all.
+    payload_bytes : int or None
+        Bytes that the transport carries, without padding.
+    note : str or None
+        Why an endpoint would refuse the frame, or what is wrong with it.
+    """
+
+    kind: str
+    opcode: str
+    src: str
+    dst: str
+    vc: int | None = None
+    tx: int | None = None
+    rx: int | None = None
+    dest_qp: int | None = None
+    psn: int | None = None
+    msn: int | None = None
+    pause: dict[int, int] | None = None
+    payload_bytes: int | None = None
+    note: str | None = None
+
+
+def icrc(ip_packet: bytes | memoryview) -> bytes:
+    """The four ICRC bytes of a RoCEv2 packet over IPv4.
+
+    Parameters
+    ----------
+    ip_packet : bytes
+        From the first byte of the IPv4 header (20 bytes, no options) to the last byte before the ICRC; at least 37.
+
+    Notes
+    -----
+    Source: IBTA annex A17: the CRC of Ethernet over 64 ones and the packet, where type of service, TTL, both
+    checksums and the BTH's resv8a count as ones; least significant byte first.
+    """
+    return struct.pack("<I", zlib.crc32(ip_packet[37:], icrc_head(bytes(ip_packet[:37]))))
+
+
+def icrc_head(head: bytes) -> int:
+    """CRC over 64 ones and the first bytes of an IPv4 packet, 37 or more; they hold all fields that are masked."""
+    masked = bytearray(head)
+    masked[1] = masked[8] = 0xFF
+    masked[10:12] = masked[26:28] = b"\xff\xff"
+    masked[32] = 0xFF
+    return zlib.crc32(masked, zlib.crc32(b"\xff" * 8))
+
+
+class Dissector:
+    """Turns frames into `Dissection` rows; one per thread, since it reuses a scratch row.
+
+    Parameters
+    ----------
+    max_payload_bytes : int
+        TTPoE payload above which a frame is noted as too long.
+    """
+
+    def __init__(self, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+        self._max_payload_bytes = max_payload_bytes
+        self._header = np.zeros(1, wire.HEADER)
+        self._told = self._header[["opcode", "vc", "tx_seq", "rx_seq", "payload_bytes"]]  # a view: one read for all
+        self._macs: dict[bytes, tuple[str, str]] = {}
+
+    def dissect(self, data: bytes, original_bytes: int | None = None) -> Dissection:
+        """Look at one Ethernet frame.
+
+        Parameters
+        ----------
+        data : bytes
+            From the destination MAC on, without FCS.
+        original_bytes : int, optional
+            Length of the frame on the link, if ``data`` is only its beginning.
+        """
+        length = max(len(data), original_bytes or 0)
+        if len(data) < ETHERNET_HEADER_BYTES:
+            return Dissection("other", "Ethernet", "?", "?", note="too short: no whole Ethernet header")
+        addresses = data[:12]
+        macs = self._macs.get(addresses)
+        if macs is None:
+            if len(self._macs) >= _MAX_CACHED:
+                self._macs.clear()
+            macs = self._macs[addresses] = (addresses[6:].hex(":"), addresses[:6].hex(":"))
+        src, dst = macs
+        ethertype = data[12] << 8 | data[13]
+        start = ETHERNET_HEADER_BYTES
+        while ethertype in (ETHERTYPE_VLAN, ETHERTYPE_QINQ) and len(data) >= start + 4:
+            ethertype = data[start + 2] << 8 | data[start + 3]
+            start += 4
+        if ethertype == ETHERTYPE_TTPOE:
+            return self._ttpoe(data, length, start, src, dst)
+        if ethertype == ETHERTYPE_MAC_CONTROL:
+            return _mac_control(data, start, src, dst)
+        if ethertype == ETHERTYPE_IPV4 and len(data) >= start + 20:
+            return _ipv4(data, length, start, src, dst)
+        if ethertype == ETHERTYPE_IPV6 and len(data) >= start + 40:
+            return _ipv6(data, length, start, src, dst)
+        name = _ETHERTYPES.get(ethertype, f"EtherType 0x{ethertype:04x}" if ethertype >= 0x600 else "802.3")
+        return Dissection("other", name, src, dst)
+
+    def _ttpoe(self, data: bytes, length: int, start: int, src: str, dst: str) -> Dissection:
+        is_tagged = start > ETHERNET_HEADER_BYTES
+        if is_tagged:
+            data = data[:12] + data[start - 2 :]
+            length -= start - ETHERNET_HEADER_BYTES
+        if len(data) < HEADER_BYTES:
+            is_cut = length >= HEADER_BYTES
+            return Dissection("ttpoe", "?", src, dst, note=_CUT if is_cut else _REASON_TEXT[wire.Reason.TOO_SHORT])
+        # the kernel reads only the headers, so a frame cut behind them is judged by its whole length
+        array = np.frombuffer(data, np.uint8)
+        reason = wire.Reason(wire.parse_header_at(array, length, self._max_payload_bytes, self._header, 0))
+        if reason is wire.Reason.TOO_SHORT:
+            return Dissection("ttpoe", "?", src, dst, note=_REASON_TEXT[reason])
+        if is_tagged:
+            reason = wire.Reason.VLAN_TAGGED
+        opcode, vc, tx, rx, payload_bytes = self._told.item()
+        return Dissection(
+            "ttpoe", _OPCODE_NAMES.get(opcode) or f"opcode {opcode}", src, dst, vc=vc, tx=tx, rx=rx,
+            payload_bytes=payload_bytes if payload_bytes >= 0 else None, note=_REASON_TEXT[reason] if reason else None,
+        )
+
+
+def _mac_control(data: bytes, start: int, src: str, dst: str) -> Dissection:
+    body = data[start:]
+    if len(body) < 2:
+        return Dissection("other", "MAC control", src, dst, note="too short")
+    opcode = body[0] << 8 | body[1]
+    if opcode == OPCODE_PAUSE:
+        if len(body) < 4:
+            return Dissection("pause", "PAUSE", src, dst, note="too short")
+        return Dissection("pause", "PAUSE", src, dst, pause={-1: body[2] << 8 | body[3]})
+    if opcode != OPCODE_PFC:
+        return Dissection("other", f"MAC control 0x{opcode:04x}", src, dst)
+    if len(body) < 20:
+        return Dissection("pfc", "PFC", src, dst, note="too short")
+    vector, *times = struct.unpack_from(">9H", body, 2)
+    pause = {priority: quanta for priority, quanta in enumerate(times) if vector >> priority & 1}
+    note = None if pause else "names no priority"
+    return Dissection("pfc", "PFC", src, dst, pause=pause, note=note)
+
+
+def _ipv4(data: bytes, length: int, start: int, src: str, dst: str) -> Dissection:
+    header_bytes = (data[start] & 0x0F) * 4
+    fragment = (data[start + 6] << 8 | data[start + 7]) & 0x1FFF
+    protocol = data[start + 9]
+    at = start + header_bytes
+    if protocol != UDP or fragment or header_bytes < 20 or len(data) < at + 8:
+        return Dissection("other", f"IPv4 {_IP_PROTOCOLS.get(protocol, f'protocol {protocol}')}", src, dst)
+    if (data[at + 2] << 8 | data[at + 3]) != ROCEV2_PORT:
+        return Dissection("other", _udp_name("IPv4", data, at), src, dst)
+    a = data[start + 12 : start + 20]
+    row = _rocev2(data, length, at, f"{a[0]}.{a[1]}.{a[2]}.{a[3]}", f"{a[4]}.{a[5]}.{a[6]}.{a[7]}")
+    if row.note is None and header_bytes == 20:
+        end = at + (data[at + 4] << 8 | data[at + 5])
+        if end <= len(data) and data[end - 4 : end] != icrc(data[start : end - 4]):
+            return row._replace(note="wrong ICRC")
+    return row
+
+
+def _ipv6(data: bytes, length: int, start: int, src: str, dst: str) -> Dissection:
+    protocol, at = data[start + 6], start + 40
+    if protocol != UDP or len(data) < at + 8:
+        return Dissection("other", f"IPv6 {_IP_PROTOCOLS.get(protocol, f'protocol {protocol}')}", src, dst)
+    if (data[at + 2] << 8 | data[at + 3]) != ROCEV2_PORT:
+        return Dissection("other", _udp_name("IPv6", data, at), src, dst)
+    source, destination = (str(IPv6Address(data[start + k : start + k + 16])) for k in (8, 24))
+    return _rocev2(data, length, at, source, destination)
+
+
+def _udp_name(ip: str, data: bytes, at: int) -> str:
+    return f"{ip} UDP {data[at] << 8 | data[at + 1]} > {data[at + 2] << 8 | data[at + 3]}"
+
+
+def _rocev2(data: bytes, length: int, udp: int, src: str, dst: str) -> Dissection:
+    """From the UDP header at ``udp`` on."""
+    at = udp + 8
+    udp_bytes = data[udp + 4] << 8 | data[udp + 5]
+    if len(data) < at + 12:
+        return Dissection("rocev2", "?", src, dst, note=_CUT if length > len(data) else "too short")
+    opcode, flags, _, qp, psn = struct.unpack_from(">BBHII", data, at)
+    qp, psn = qp & 0xFFFFFF, psn & 0xFFFFFF
+    transport, operation = opcode >> 5, opcode & 0x1F
+    if opcode == _CNP:
+        return Dissection("rocev2", "CNP", src, dst, dest_qp=qp, psn=psn)
+    if transport >= len(_TRANSPORTS) or _TRANSPORTS[transport] == "CNP" or operation >= len(_OPERATIONS):
+        return Dissection("rocev2", f"opcode 0x{opcode:02x}", src, dst, dest_qp=qp, psn=psn, note="unknown opcode")
+    name = _OPERATIONS[operation]
+    extended = _EXTENDED_BYTES.get(name, 0) + {"RD": 12, "UD": 8, "XRC": 4}.get(_TRANSPORTS[transport], 0)
+    payload_bytes = udp_bytes - 8 - 12 - extended - (flags >> 4 & 3) - 4
+    note: str | None = None
+    if payload_bytes < 0:
+        note = "UDP length below its headers"
+    elif udp + udp_bytes > length:
+        note = "UDP length beyond the frame"
+    msn = None
+    shown = f"{_TRANSPORTS[transport]} {name}"
+    if name in _HAS_AETH and transport == 0 and len(data) >= at + 16:
+        syndrome, msn = data[at + 12], int.from_bytes(data[at + 13 : at + 16], "big")
+        shown = shown.replace("ACK", _syndrome_text(syndrome)) if syndrome >> 5 else shown
+    return Dissection(
+        "rocev2", shown, src, dst, dest_qp=qp, psn=psn, msn=msn,
+        payload_bytes=payload_bytes if payload_bytes >= 0 else None, note=note,
+    )
+
+
+def _syndrome_text(syndrome: int) -> str:
+    """What to say in place of ACK where the AETH's syndrome is not one of a positive acknowledgement."""
+    kind, value = syndrome >> 5, syndrome & 0x1F
+    if kind == 1:
+        return "RNR_NAK"
+    if kind == 3:
+        return f"NAK {_NAK_CODES[value]}" if value < len(_NAK_CODES) else f"NAK {value}"
+    return f"ACK with syndrome 0x{syndrome:02x}"

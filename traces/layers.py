@@ -1,0 +1,116 @@
+"""Scapy layers for TTPoE in Ethernet mode. The only module that imports scapy (which is GPL-2.0-only).
+
+>>> from traces.layers import TTH, TTPoE, TTPShim, pad
+>>> from scapy.layers.l2 import Ether
+>>> frame = pad(Ether() / TTH() / TTPShim(src_node=1, dst_node=2) / TTPoE(opcode="OPEN", tx_seq=1))
+>>> len(frame)
+64
+
+Importing this binds them to EtherType 0x9AC6, so that scapy's own readers and sniffers show them. Every bit of a frame
+is a field, reserved ones included, and a dissected frame builds back to its bytes. What lies behind the shim's length
+is scapy's Padding.
+
+Source: the frame layout of Tesla's public specification, rev 2.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scapy.data import ETHER_TYPES
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteEnumField,
+    ByteField,
+    IntField,
+    ShortField,
+    X3BytesField,
+    XByteField,
+    XShortField,
+    XStrFixedLenField,
+)
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Packet, Padding, bind_layers
+
+from ttpoe.constants import ETHERTYPE_TTPOE, MIN_FRAME_BYTES, SHIM_BYTES, TTH_BYTES
+from ttpoe.fsm import Opcode
+
+OPCODES = {int(opcode): opcode.name for opcode in Opcode}
+VIRTUAL_CHANNELS = {0: "REQ_LO", 1: "REQ_HI", 2: "DATA"}
+
+
+class TTH(Packet):
+    """Type header, 20 bytes, in the place of an IPv4 header; ``total_length`` is filled in unless given."""
+
+    name = "TTPoE type header"
+    fields_desc = (
+        BitField("subtype", 0, 2),
+        BitField("version", 0, 2),
+        BitField("header_words", TTH_BYTES // 4, 4),
+        BitField("gateway", 0, 1),
+        BitField("reserved", 0, 7),
+        ShortField("total_length", None),
+        XStrFixedLenField("padding", bytes(16), 16),
+    )
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        """Fill in the length: this header, the shim and what the shim counts."""
+        if self.total_length is None:
+            pkt = pkt[:2] + (len(pkt) + len(pay)).to_bytes(2, "big") + pkt[4:]
+        return pkt + pay
+
+
+class TTPShim(Packet):
+    """Node ids and the length that counts: shim, transport header and payload; filled in unless given."""
+
+    name = "TTPoE shim"
+    fields_desc = (X3BytesField("src_node", 0), X3BytesField("dst_node", 0), ShortField("shim_length", None))
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        """Fill in the length."""
+        if self.shim_length is None:
+            pkt = pkt[:6] + (len(pkt) + len(pay)).to_bytes(2, "big")
+        return pkt + pay
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """Split what follows at the shim's length."""
+        inside = max(int(self.shim_length) - SHIM_BYTES, 0)
+        return s[:inside], s[inside:]
+
+
+class TTPoE(Packet):
+    """Transport header, 18 bytes; its payload follows."""
+
+    name = "TTPoE"
+    fields_desc = (
+        BitField("opcode_reserved", 0, 2),
+        BitEnumField("opcode", Opcode.PAYLOAD, 6, OPCODES),
+        ByteEnumField("vc", 2, VIRTUAL_CHANNELS),
+        ByteField("tx_v1", 0),
+        ByteField("rx_v1", 0),
+        ShortField("epoch", 0),
+        ByteField("congestion", 0),
+        XShortField("version_bits", 0),
+        XByteField("extension", 0),
+        IntField("tx_seq", 0),
+        IntField("rx_seq", 0),
+    )
+
+    def mysummary(self) -> str:
+        """One line: opcode, channel, ids."""
+        text: str = self.sprintf("TTPoE %TTPoE.opcode% vc %TTPoE.vc% tx %TTPoE.tx_seq% rx %TTPoE.rx_seq%")
+        return text
+
+
+for _lower in (Ether, Dot1Q):
+    bind_layers(_lower, TTH, type=ETHERTYPE_TTPOE)
+bind_layers(TTH, TTPShim)
+bind_layers(TTPShim, TTPoE)
+ETHER_TYPES[ETHERTYPE_TTPOE] = "TTPoE"
+
+
+def pad(frame: Any) -> Any:
+    """The frame with zeros behind it up to 64 bytes, below which peers drop it; as scapy's Padding."""
+    missing = MIN_FRAME_BYTES - len(frame)
+    return frame / Padding(bytes(missing)) if missing > 0 else frame

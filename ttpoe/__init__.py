@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ttpoe.aio import open_endpoint
-    from ttpoe.endpoint import EndpointConfig
+    from ttpoe.config import EndpointConfig
 
-_EXPORTS = {"open_endpoint": "ttpoe.aio", "EndpointConfig": "ttpoe.endpoint"}
+_EXPORTS = {"open_endpoint": "ttpoe.aio", "EndpointConfig": "ttpoe.config"}
 
 __all__ = ["EndpointConfig", "open_endpoint"]
 

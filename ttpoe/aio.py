@@ -13,13 +13,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from ttpoe.endpoint import BATCH_FRAMES, Endpoint, EndpointConfig, warm_up
+from ttpoe.config import EndpointConfig
+from ttpoe.endpoint import BATCH_FRAMES, Endpoint, warm_up
 from ttpoe.errors import InterfaceError, LocalProtocolError, TTPoEError
 from ttpoe.impair import Impairment
 from ttpoe.link import Link
 from ttpoe.machine import MAX_ANSWERS
 from ttpoe.rawsock import RawSocket
-from ttpoe.stream import Stream
+from ttpoe.stream import Listener, Stream
 from ttpoe.units import NEVER, PS_PER_NS, PS_PER_S
 from ttpoe.wire import parse_mac
 
@@ -27,40 +28,12 @@ Tap = Callable[[str, memoryview], object]
 """Called with "in" or "out" and each frame, before any impairment; the view is valid during the call."""
 
 _BATCHES_PER_TURN = 4  # then the loop serves others: readers must not starve behind a busy socket
-_SENDS_PER_TURN = 64
+_SENDS_PER_TURN = 32  # a NACK is then heeded before much more is sent behind the gap
 _LINGER_S = 0.1  # a lost CLOSE_ACK is asked for again after the peer's timeout, 20 ms on a short path
 
 
 def _now_ps() -> int:
     return time.monotonic_ns() * PS_PER_NS
-
-
-class Listener:
-    """Streams that peers open, as an asynchronous iterator; see :meth:`AsyncEndpoint.listen`."""
-
-    def __init__(self, endpoint: AsyncEndpoint) -> None:
-        self._endpoint = endpoint
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Stream:
-        stream = await self._endpoint.accept()
-        if stream is None:
-            raise StopAsyncIteration
-        return stream
-
-    def close(self) -> None:
-        """Refuse peers from now on; streams given out live on."""
-        self._endpoint.stop_listening()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class AsyncEndpoint:
@@ -103,10 +76,10 @@ class AsyncEndpoint:
         self._error: TTPoEError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ps = NEVER
-        self._is_flush_scheduled = False
+        self._is_turn_scheduled = False
         self._unsent: bytes | None = None  # the frame that the socket had no room for
         self._last_end_s = float("-inf")
-        self._loop.add_reader(sock, self._on_readable)
+        self._loop.add_reader(sock, self._turn)
 
     @property
     def mac(self) -> int:
@@ -257,24 +230,26 @@ class AsyncEndpoint:
         self._streams.pop(link, None)
         self.sans_io.forget(link)
 
-    def schedule_flush(self) -> None:
+    def schedule_turn(self) -> None:
         """Send soon what there is to send; many calls in one turn of the loop become one."""
-        if not self._is_flush_scheduled:
-            self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+        if not self._is_turn_scheduled:
+            self._is_turn_scheduled = True
+            self._loop.call_soon(self._turn)
 
     # The driver
 
-    def _on_readable(self) -> None:
-        """Take what has arrived, some batches of it, and send what follows from it."""
+    def _turn(self) -> None:
+        """Take what has arrived, some batches of it, and send what there is to send."""
+        self._is_turn_scheduled = False
+        if self._error is not None:
+            return
         endpoint, views, lengths = self.sans_io, self.sans_io.receive_views, self.sans_io.receive_lengths
         recv_into = self._sock.recv_into
         for _ in range(_BATCHES_PER_TURN):
-            if endpoint.answers_room < 2 * BATCH_FRAMES:
-                break  # the line does not take our answers: leave further frames to the kernel's buffer
             n = 0
             try:
-                for view in views:
+                # Where the line does not take our answers, leave further frames to the kernel's buffer
+                for view in views if endpoint.answers_room >= 2 * BATCH_FRAMES else ():
                     lengths[n] = recv_into(view)
                     n += 1
             except BlockingIOError:
@@ -282,12 +257,10 @@ class AsyncEndpoint:
             except OSError as error:
                 if self._is_fatal(error):
                     return
-            if n == 0:
-                break
-            if self._tap is None and self._impairment is None:
-                endpoint.take_received(n, _now_ps())
-            else:
+            if self._tap is not None or self._impairment is not None:
                 self._take_special(n)
+            elif n > 0:
+                endpoint.take_received(n, _now_ps())
             self._flush()
             if n < BATCH_FRAMES or self._error is not None:
                 break
@@ -304,16 +277,13 @@ class AsyncEndpoint:
         self.sans_io.receive(frames, _now_ps())
 
     def _flush(self) -> None:
-        """Send until there is nothing to send, the socket would block, or others must have their turn."""
-        self._is_flush_scheduled = False
-        if self._error is not None:
-            return
+        """Send all answers, then PAYLOAD until there is none, the socket would block, or it is others' turn."""
         self._spread_events()
         send, poll_transmit, tap = self._sock.send, self.sans_io.poll_transmit, self._tap
         now_ps = _now_ps()
         frame: bytes | memoryview | None = self._unsent
         self._unsent = None
-        for _ in range(_SENDS_PER_TURN):
+        for _ in range(self.sans_io.answers_waiting + _SENDS_PER_TURN):
             if frame is None and (frame := poll_transmit(now_ps)) is None:
                 break
             try:
@@ -330,7 +300,7 @@ class AsyncEndpoint:
                     return
             frame = None
         else:
-            self.schedule_flush()
+            self.schedule_turn()
         self._arm_timer()
 
     def _on_writable(self) -> None:

@@ -6,20 +6,16 @@ replace them by larger ones; nothing here keeps a row. Knows nothing of frames, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ttpoe.batch import index_rows, link_key
+from ttpoe.config import EndpointConfig
 from ttpoe.errors import LocalProtocolError, RemoteProtocolError, check_status, failure_error
 from ttpoe.fsm import Opcode, State
 from ttpoe.machine import on_submit_at
 from ttpoe.state import LINK, POOL, init_links, make_params, ring_slots
 from ttpoe.units import NEVER
 from ttpoe.wire import HEADER, format_mac, make_header
-
-if TYPE_CHECKING:
-    from ttpoe.endpoint import EndpointConfig
 
 _FIRST_ROWS = 8
 _NO_BUFFER = np.empty(0, np.uint8)

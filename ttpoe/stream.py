@@ -1,4 +1,7 @@
-"""One link as an asyncio stream: read, write, drain, close. Knows no sockets; the driver calls `Stream.on_events`."""
+"""One link as an asyncio stream, and the iterator over those that peers open.
+
+Knows no sockets and no clock: :mod:`ttpoe.aio` drives the endpoint and tells streams what happened on their links.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ class Stream:
             raise LocalProtocolError(f"{len(self._unsubmitted)} bytes wait for room; await drain() between writes")
         view = memoryview(data).cast("B")
         if taken := self.link.submit(view) if view else 0:
-            self._endpoint.schedule_flush()
+            self._endpoint.schedule_turn()
         if taken < len(view):
             self._unsubmitted = memoryview(bytes(view[taken:]))
 
@@ -199,3 +202,31 @@ class Stream:
         """Wait for the next news."""
         self._changed.clear()
         await self._changed.wait()
+
+
+class Listener:
+    """Streams that peers open, as an asynchronous iterator; see :meth:`AsyncEndpoint.listen`."""
+
+    def __init__(self, endpoint: AsyncEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Stream:
+        stream = await self._endpoint.accept()
+        if stream is None:
+            raise StopAsyncIteration
+        return stream
+
+    def close(self) -> None:
+        """Refuse peers from now on; streams given out live on."""
+        self._endpoint.stop_listening()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -160,7 +160,7 @@ class _Options:
 async def _run(sides: tuple[Side, Side], options: _Options, transfer: _Transfer, tap: Tap | None) -> None:
     """Open both endpoints, transfer, and report; only Ctrl-C and faults of ours come out."""
     from ttpoe.aio import open_endpoint
-    from ttpoe.endpoint import EndpointConfig
+    from ttpoe.config import EndpointConfig
     from ttpoe.errors import TTPoEError
     from ttpoe.impair import Impairment
     from ttpoe.rawsock import RawSocket

@@ -7,6 +7,7 @@ import io
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -655,11 +656,42 @@ def test_file_has_its_name_only_when_it_is_whole(tmp_path, make):
     with make(path):
         assert path.read_bytes() == b"the one before"
         assert len(os.listdir(tmp_path)) == 2
+        assert all(name.startswith("run.pcapng") for name in os.listdir(tmp_path))
     assert frames_of(path.read_bytes()) == []
     assert os.listdir(tmp_path) == ["run.pcapng"]
     umask = os.umask(0)
     os.umask(umask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_long_name_is_no_obstacle(tmp_path):
+    path = tmp_path / ("é" * 124 + ".pcap")
+    with PcapWriter(path):
+        pass
+    assert path.exists()
+
+
+def test_ctrl_c_keeps_the_frames_so_far(tmp_path):
+    path = tmp_path / "run.pcapng"
+    code = ("import signal, sys\n"
+            "from traces.pcap import PcapngWriter\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "with PcapngWriter(sys.argv[1]) as writer:\n"
+            "    port = writer.add_interface('a')\n"
+            "    for i in range(200_000):\n"
+            "        writer.write(port, i * 1000, bytes(500))\n"
+            "        if i == 1000: print('ready', flush=True)\n")
+    with subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) != 0
+    assert os.listdir(tmp_path) == ["run.pcapng"]
+    with open_capture(path) as capture:
+        numbers = [frame.ticks for frame in capture]
+    assert 1000 < len(numbers) < 200_000
+    assert numbers == list(range(len(numbers)))
 
 
 def test_an_error_discards_and_an_interrupt_keeps(tmp_path):

@@ -289,7 +289,8 @@ class CaptureWriter:
         try:
             if os.path.exists(final) and not stat.S_ISREG(os.stat(final).st_mode):
                 return open(final, "wb", buffering=CHUNK_BYTES)
-            beside = os.path.join(os.path.dirname(final), f".ttpoe-{secrets.token_hex(6)}.part")
+            # found by whoever lost the process; cut, so that the suffix fits into a name's 255 bytes
+            beside = os.path.join(os.path.dirname(final), f"{os.path.basename(final)[:50]}.{secrets.token_hex(4)}.part")
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None  # the user knows this name, not the other

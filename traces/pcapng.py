@@ -6,7 +6,6 @@ that is `traces.pcap`, where users import from.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import struct
 from collections.abc import Iterator
@@ -399,9 +398,11 @@ def _block(kind: int, body: bytes, options: bytes) -> bytes:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and readers do not need it
+
     try:
-        return importlib.metadata.version("ttpoe")
-    except importlib.metadata.PackageNotFoundError:  # run from a source tree that is not installed
+        return version("ttpoe")
+    except PackageNotFoundError:  # run from a source tree that is not installed
         return "(not installed)"
 
 

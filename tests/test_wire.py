@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +131,7 @@ def test_every_truncation():
 
 
 def test_nothing_beyond_the_frame_is_read():
-    """The same answer whatever lies behind; the bounds-checked leg runs this with the buffer ending at the frame."""
+    """The same answer whatever lies behind."""
     frame = patched(PAYLOAD, 40, "0043") + bytes(range(36))
     for length in range(len(frame) + 1):
         answers = set()
@@ -137,6 +140,31 @@ def test_nothing_beyond_the_frame_is_read():
             data = np.frombuffer(frame[:length] + poison, np.uint8)
             answers.add((wire.parse_header_at(data, length, 1024, header, 0), header.tobytes()))
         assert len(answers) == 1
+
+
+BOUNDS_CHECKED = """
+import numpy as np
+from ttpoe import wire
+from test_wire import PAYLOAD, patched
+
+frame = np.frombuffer(patched(PAYLOAD, 40, "0043") + bytes(range(36)), np.uint8)
+for length in range(len(frame) + 1):
+    end = frame[:length].copy()
+    wire.parse_header_at(end, length, 1024, np.zeros(1, wire.HEADER), 0)
+try:
+    wire.parse_header_at(frame[:50].copy(), 64, 1024, np.zeros(1, wire.HEADER), 0)
+except IndexError:
+    print("checked")
+"""
+
+
+def test_bounds_checked():
+    """Every truncation in a buffer that ends with it; and the check does bite."""
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDS_CHECKED], capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
+        env={**os.environ, "NUMBA_BOUNDSCHECK": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "checked\n"), done.stderr
 
 
 @pytest.mark.parametrize(

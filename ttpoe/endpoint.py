@@ -207,7 +207,11 @@ class Endpoint:
     # Frames in
 
     def receive(self, frames: Iterable[bytes | bytearray | memoryview], now_ps: int) -> None:
-        """Take frames (from the destination MAC on, without FCS); bad ones are counted and dropped, never raised."""
+        """Take frames (from the destination MAC on, without FCS); bad ones are counted and dropped, never raised.
+
+        Send what :meth:`poll_transmit` gives before there is no :attr:`answers_room`: frames that cannot be answered
+        are dropped, and counted.
+        """
         n = 0
         limit = self._receive_slots.shape[1]
         for frame in frames:

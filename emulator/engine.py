@@ -13,7 +13,7 @@ from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_pa
 from emulator.packet import DATA, LINE_ONLY_BYTES, PFC, free_packet
 from emulator.pfc import on_pfc_frame, on_port_timer, send_pfc
 from emulator.port import enqueue, kick, start_if_idle, take_arrival
-from emulator.schedule import ARRIVAL, DEPARTURE, INDEX_MASK, LINK_STATE, event_class, pop
+from emulator.schedule import ARRIVAL, DEPARTURE, LINK_STATE, due_class, due_time_ps, open_next_bucket
 from emulator.series import sample
 from emulator.tracing import record
 from ttpoe._jit import kernel
@@ -27,7 +27,7 @@ class RunStatus(IntEnum):
     EMPTY = 2  # nothing will ever happen again, and a flow is not over
     UNTIL = 3  # the next event lies beyond until_ps
     NEED_PACKETS = 4  # grow the packet rows and call again
-    NEED_EVENTS = 5  # grow the heap and call again
+    NEED_EVENTS = 5  # grow the event rows and call again
     NEED_TRACE = 6  # drain the trace rows and call again
 
 
@@ -89,31 +89,32 @@ def run(world, until_ps, max_events):
         A `RunStatus`.
     """
     engine = world.engine[0]
-    heap = world.heap
+    schedule = world.schedule[0]
+    due = world.due
     ports = world.ports
     last_event = engine["events"] + max_events
     while True:
         if engine["unfinished"] == 0:
             return _FINISHED
-        if engine["heap_count"] == 0:
+        if schedule["cursor"] == schedule["due_count"] and open_next_bucket(world) == 0:
             return _EMPTY
-        if heap[0]["time_ps"] > until_ps:
+        now_ps = due_time_ps(schedule, due)
+        if now_ps > until_ps:
             return _UNTIL
         if engine["events"] >= last_event:
             return _SLICE
         if engine["free_count"] < MARGIN:
             return _NEED_PACKETS
-        if engine["heap_count"] + MARGIN > len(heap):
+        if schedule["free_count"] < MARGIN:
             return _NEED_EVENTS
         if engine["is_tracing"] != 0 and engine["trace_count"] + MARGIN > len(world.trace):
             return _NEED_TRACE
-        now_ps = heap[0]["time_ps"]
-        key = heap[0]["key"]
-        engine["heap_count"] = pop(heap, engine["heap_count"])
+        cursor = schedule["cursor"]
+        schedule["cursor"] = cursor + 1
+        which = due_class(due, cursor)
+        index = int(world.due_subject[cursor])
         engine["now_ps"] = now_ps
         engine["events"] += 1
-        which = event_class(key)
-        index = key & INDEX_MASK
         answering_end = -1
         answers = 0
         if which == DEPARTURE:
@@ -126,7 +127,6 @@ def run(world, until_ps, max_events):
             if kind == DATA:
                 engine["data_hops"] += 1
             port = ports[index ^ 1]
-            port["rx_frames"] += 1
             if port["is_captured"] != 0:
                 record(world, index ^ 1, p, 0, now_ps)
             if kind == PFC:

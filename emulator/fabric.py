@@ -17,7 +17,7 @@ from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.packet import PACKET
 from emulator.results import RunResult, collect
-from emulator.schedule import EVENT, INDEX_MASK, TIMER, event_key, push
+from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.topology import build_star, headroom_bound_bytes
 from emulator.workload import hosts_needed, make_messages, name_hash
 from ttpoe import state, units
@@ -43,13 +43,11 @@ class Progress:
 
 
 @kernel(export=True)
-def _schedule_flows(heap, ports, ends, flows):
-    """Push the start of every flow; returns the number of events."""
-    n = 0
-    for f in range(len(flows)):
-        port = ports[ends[2 * f]["port"]]
-        n = push(heap, n, flows[f]["start_ps"], event_key(TIMER, len(ends) + f, port))
-    return n
+def _schedule_flows(world):
+    """Push the start of every flow."""
+    for f in range(len(world.flows)):
+        port = world.ports[world.ends[2 * f]["port"]]
+        push(world, world.flows[f]["start_ps"], TIMER, len(world.ends) + f, port)
 
 
 class Fabric:
@@ -91,8 +89,6 @@ class Fabric:
     def _build(self) -> world.World:
         scenario, topology = self.scenario, self.topology
         n_flows, n_ports = len(self.messages), len(topology.port_names)
-        if 3 * n_flows + n_ports > INDEX_MASK:
-            raise ConfigError(f"workload: {n_flows} flows are more than an event's index can hold")
         flows = np.zeros(n_flows, world.FLOW)
         flows["size_bytes"] = [m.size_bytes for m in self.messages]
         flows["start_ps"] = [m.start_ps for m in self.messages]
@@ -113,8 +109,13 @@ class Fabric:
         out = np.zeros(8, state.FRAME)
         frames = np.zeros(_FIRST_PACKETS, state.FRAME)
         engine = np.zeros(1, world.ENGINE)
-        heap = np.zeros(n_flows + 4 * n_ports + 4 * MARGIN, EVENT)
-        engine["heap_count"] = _schedule_flows(heap, ports, ends, flows)
+        event_rows = n_flows + 4 * n_ports + 4 * MARGIN
+        nodes = _chain(np.zeros(event_rows, EVENT), 0, -1)
+        schedule = np.zeros(1, SCHEDULE)
+        schedule["free_count"] = event_rows
+        schedule["slots"] = -1
+        schedule["bucket"] = -1
+        schedule["shift"] = bucket_shift(_longest_ps(ports, data_wire_bytes(self.transport, scenario)))
         engine["free_count"] = _FIRST_PACKETS
         engine["protocol"] = self._protocol
         engine["pfc_quanta"] = scenario.switch.pause_quanta
@@ -123,8 +124,11 @@ class Fabric:
         engine["is_tracing"] = bool(self._capture)
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
         engine["answer_priority"] = scenario.answer_priority
-        return world.World(
-            engine=engine, heap=heap, ports=ports, queues=queues, ingress=ingress, switches=switches,
+        arrays = world.World(
+            engine=engine, schedule=schedule, nodes=nodes, far=np.zeros(event_rows, EVENT),
+            due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
+            spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
+            ports=ports, queues=queues, ingress=ingress, switches=switches,
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
@@ -132,12 +136,14 @@ class Fabric:
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
             series=np.zeros(series.BUCKETS, world.SERIES),
         )
+        _schedule_flows(arrays)
+        return arrays
 
     def _build_ports(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         scenario, topology = self.scenario, self.topology
         n_ports = len(topology.port_names)
         ports = np.zeros(n_ports, world.PORT)
-        ports["salt"] = [name_hash(self.seed, "port", name) & 0xFFFFFFFF for name in topology.port_names]
+        ports["tie"] = [name_hash(self.seed, "port", name) & 0xFFFFFFFF for name in topology.port_names]
         ports["rate_bps"] = topology.rate_bps
         exact = 8_000_000_000_000 % topology.rate_bps == 0
         ports["ps_per_byte"] = np.where(exact, 8_000_000_000_000 // topology.rate_bps, 0)
@@ -148,8 +154,7 @@ class Fabric:
         ports["timer_pending_ps"] = units.NEVER
         for name in ("line_head", "line_tail", "control_head", "control_tail", "react_head", "react_tail"):
             ports[name] = -1
-        ports["far_switch"], ports["far_host"] = topology.port_switch[far], topology.port_host[far]
-        ports["switch"], ports["host"] = topology.port_switch, topology.port_host
+        ports["far_switch"], ports["switch"] = topology.port_switch[far], topology.port_switch
         ports["is_captured"] = [name in self._capture for name in topology.port_names]
         ports["is_watched"][self.watched_port] = 1
         ingress = np.zeros(n_ports * PRIORITIES, INGRESS)
@@ -257,7 +262,7 @@ class Fabric:
             if status is RunStatus.NEED_PACKETS:
                 self._grow_packets()
             elif status is RunStatus.NEED_EVENTS:
-                self.world = self.world._replace(heap=_doubled(self.world.heap))
+                self._grow_events()
             elif status is RunStatus.SLICE and max_events is None:
                 budget = int(np.clip(budget * _SLICE_SECONDS / max(spent, 1e-4), 1_000, 10_000_000))
             if engine["trace_count"]:
@@ -269,6 +274,16 @@ class Fabric:
             if status in (RunStatus.FINISHED, RunStatus.EMPTY, RunStatus.UNTIL):
                 return collect(self, status, wall_s)
 
+    def _grow_events(self) -> None:
+        w = self.world
+        schedule = w.schedule[0]
+        old = len(w.nodes)
+        nodes = _chain(_doubled(w.nodes), old, int(schedule["free_head"]))
+        schedule["free_head"] = old
+        schedule["free_count"] += old
+        names = ("far", "due", "due_subject", "spare", "spare_subject")
+        self.world = w._replace(nodes=nodes, **{name: _doubled(getattr(w, name)) for name in names})
+
     def _grow_packets(self) -> None:
         old = len(self.world.packets)
         engine = self.world.engine[0]
@@ -279,14 +294,20 @@ class Fabric:
         self.world = self.world._replace(packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME))
 
 
+def _longest_ps(ports: np.ndarray, largest_wire_bytes: int) -> int:
+    """How far ahead a line's next event can lie: its largest frame and its delay."""
+    line_ps = (largest_wire_bytes * 8_000_000_000_000 + ports["rate_bps"] - 1) // ports["rate_bps"]
+    return int((line_ps + ports["delay_ps"]).max())
+
+
 def _doubled(rows: np.ndarray) -> np.ndarray:
     return np.concatenate([rows, np.zeros_like(rows)])
 
 
-def _chain(packets: np.ndarray, first: int, after: int) -> np.ndarray:
+def _chain(rows: np.ndarray, first: int, after: int) -> np.ndarray:
     """Link the rows from ``first`` on into a free list that goes on at ``after``."""
-    packets["next"][first:] = np.arange(first + 1, len(packets) + 1)
-    packets["next"][-1] = after
-    return packets
+    rows["next"][first:] = np.arange(first + 1, len(rows) + 1)
+    rows["next"][-1] = after
+    return rows
 
 

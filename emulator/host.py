@@ -10,7 +10,7 @@ from emulator.buffer import PRIORITY_SHIFT
 from emulator.packet import ANSWER, DATA, free_packet, take_packet
 from emulator.roce import ACKNOWLEDGE, roce_is_ready, roce_on_frame, roce_on_submit, roce_on_timeout, roce_poll
 from emulator.roce import wire_bytes as roce_wire_bytes
-from emulator.schedule import TIMER, event_key, push
+from emulator.schedule import TIMER, push
 from emulator.world import TTPOE
 from ttpoe._jit import kernel
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
@@ -28,10 +28,7 @@ def arm_timer(world, e):
     at_ps = world.links[e]["timer_at_ps"] if world.engine[0]["protocol"] == TTPOE else world.qps[e]["timer_at_ps"]
     if at_ps < end["timer_pending_ps"]:
         end["timer_pending_ps"] = at_ps
-        engine = world.engine[0]
-        engine["heap_count"] = push(
-            world.heap, engine["heap_count"], at_ps, event_key(TIMER, e, world.ports[end["port"]])
-        )
+        push(world, at_ps, TIMER, e, world.ports[end["port"]])
 
 
 @kernel(inline=True)
@@ -148,7 +145,7 @@ def _note_progress(world, e, now_ps):
         world.engine[0]["unfinished"] -= 1
 
 
-@kernel
+@kernel(inline=True)
 def host_on_frame(world, p, now_ps):
     """Give packet ``p`` to the transport it is for and free it; answers are left in ``world.out``.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT
 from emulator.packet import PFC, free_packet, take_packet
-from emulator.schedule import LINK_STATE, event_key, push
+from emulator.schedule import LINK_STATE, push
 from emulator.series import sample_paused
 from ttpoe._jit import kernel
 from ttpoe.units import NEVER
@@ -21,8 +21,7 @@ def arm_port_timer(world, i, at_ps):
     port = world.ports[i]
     if at_ps < port["timer_pending_ps"]:
         port["timer_pending_ps"] = at_ps
-        engine = world.engine[0]
-        engine["heap_count"] = push(world.heap, engine["heap_count"], at_ps, event_key(LINK_STATE, i, port))
+        push(world, at_ps, LINK_STATE, i, port)
 
 
 @kernel
@@ -113,7 +112,7 @@ def on_pfc_frame(world, i, p, now_ps):
     return 0
 
 
-@kernel
+@kernel(inline=True)
 def on_port_timer(world, i, now_ps):
     """What is due at port ``i``: pauses that take effect or expire, XOFFs to renew; arms the next. Caller kicks."""
     port = world.ports[i]

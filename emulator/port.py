@@ -9,7 +9,7 @@ from emulator.buffer import PRIORITY_SHIFT, switch_on_departure
 from emulator.host import host_poll
 from emulator.packet import LINE_ONLY_BYTES
 from emulator.pfc import send_pfc
-from emulator.schedule import ARRIVAL, DEPARTURE, event_key, push
+from emulator.schedule import ARRIVAL, DEPARTURE, push
 from emulator.series import sample
 from emulator.tracing import record
 from ttpoe._jit import kernel
@@ -85,12 +85,9 @@ def start_if_idle(world, i, now_ps):
     port = world.ports[i]
     if port["is_departure_pending"] != 0:
         return
-    engine = world.engine[0]
     if port["busy_until_ps"] > now_ps:
         port["is_departure_pending"] = 1
-        engine["heap_count"] = push(
-            world.heap, engine["heap_count"], port["busy_until_ps"], event_key(DEPARTURE, i, port)
-        )
+        push(world, port["busy_until_ps"], DEPARTURE, i, port)
         return
     p = _take_next(world, i, now_ps)
     if p < 0:
@@ -111,13 +108,13 @@ def start_if_idle(world, i, now_ps):
         record(world, i, p, 1, now_ps)
     if port["line_head"] < 0:
         port["line_head"] = p
-        engine["heap_count"] = push(world.heap, engine["heap_count"], arrive_ps, event_key(ARRIVAL, i, port))
+        push(world, arrive_ps, ARRIVAL, i, port)
     else:
         world.packets[port["line_tail"]]["next"] = p
     port["line_tail"] = p
     if port["control_head"] >= 0 or (int(port["waiting"]) & ~int(port["paused"])) != 0:
         port["is_departure_pending"] = 1
-        engine["heap_count"] = push(world.heap, engine["heap_count"], free_at_ps, event_key(DEPARTURE, i, port))
+        push(world, free_at_ps, DEPARTURE, i, port)
 
 
 @kernel(inline=True)
@@ -128,8 +125,5 @@ def take_arrival(world, i):
     after = int(world.packets[p]["next"])
     port["line_head"] = after
     if after >= 0:
-        engine = world.engine[0]
-        engine["heap_count"] = push(
-            world.heap, engine["heap_count"], world.packets[after]["arrive_ps"], event_key(ARRIVAL, i, port)
-        )
+        push(world, world.packets[after]["arrive_ps"], ARRIVAL, i, port)
     return p

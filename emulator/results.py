@@ -247,7 +247,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             "rate_bps": int(ports[i]["rate_bps"]),
             "tx_frames": int(ports[i]["tx_frames"]),
             "tx_bytes": int(ports[i]["tx_bytes"]),
-            "rx_frames": int(ports[i]["rx_frames"]),
+            "rx_frames": int(ports[i ^ 1]["tx_frames"]) - _listed(w.packets, ports["line_head"][i ^ 1 : (i ^ 1) + 1]),
             "drops": int(queues[i]["drops"].sum()),
             "max_queue_bytes": int(queues[i]["max_bytes"].max()),
             "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),

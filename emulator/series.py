@@ -39,11 +39,14 @@ def _double(engine, series):
     engine["series_bucket_ps"] *= 2
 
 
-@kernel
+@kernel(inline=True)
 def _bucket(engine, series, now_ps):
-    while now_ps // engine["series_bucket_ps"] >= len(series):
-        _double(engine, series)
-    return now_ps // engine["series_bucket_ps"]
+    if now_ps >= engine["series_until_ps"]:  # time never runs back
+        while now_ps // engine["series_bucket_ps"] >= len(series):
+            _double(engine, series)
+        engine["series_index"] = now_ps // engine["series_bucket_ps"]
+        engine["series_until_ps"] = (engine["series_index"] + 1) * engine["series_bucket_ps"]
+    return engine["series_index"]
 
 
 @kernel

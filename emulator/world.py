@@ -18,13 +18,13 @@ def _int64(*names: str) -> list[tuple[str, str]]:
 
 ENGINE = np.dtype(
     _int64(
-        "now_ps", "heap_count", "free_head", "free_count", "kick_count", "protocol",
+        "now_ps", "free_head", "free_count", "kick_count", "protocol",
         "events", "packet_hops", "data_hops",
         # conservation: created = delivered + dropped + lost + in queues and on lines
         "created", "delivered", "dropped", "lost",
         "pfc_frames", "pfc_quanta", "pause_reaction_ps", "paused_count",
         "unfinished", "is_tracing", "trace_count",
-        "series_bucket_ps", "series_last",
+        "series_bucket_ps", "series_index", "series_until_ps",
         "answer_priority",
     ),
     align=True,
@@ -37,22 +37,23 @@ ROCE = 1
 
 PORT = np.dtype(
     [
+        # what every frame touches, within a cache line
         *_int64(
-            "salt", "event_count",  # tie-break: hash of seed and name, events so far
-            "rate_bps", "ps_per_byte",  # the latter 0 where the division is not exact
+            "tie",  # tie-break: hash of seed and name, counted up with each event
+            "busy_until_ps",
             "delay_ps",  # propagation, and the far switch's pipeline
-            "quantum_ps",  # 512 bit times
-            "busy_until_ps", "timer_at_ps", "timer_pending_ps",
-            "tx_frames", "tx_bytes", "rx_frames",
+            "ps_per_byte",  # 0 where the division is not exact
         ),
         ("line_head", "i4"), ("line_tail", "i4"),  # frames on the line, in order; the head's arrival is scheduled
-        ("control_head", "i4"), ("control_tail", "i4"),  # PFC frames, ahead of all and never paused
-        ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
-        ("far_switch", "i4"), ("far_host", "i4"),  # what the line ends at; the other is -1
-        ("switch", "i4"), ("host", "i4"),  # what the port belongs to; the other is -1
-        ("waiting", "i4"), ("paused", "i4"),  # bit n: priority n has something to send, is paused by the peer
-        ("xoff", "i4"),  # bit n: we have paused the peer's priority n
+        ("control_head", "i4"),  # PFC frames, ahead of all and never paused
+        ("switch", "i4"), ("far_switch", "i4"),  # what the port and its line's end belong to; -1: a host
+        ("waiting", "i2"), ("paused", "i2"),  # bit n: priority n has something to send, is paused by the peer
         ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"), ("is_watched", "i1"),
+        # the rest
+        ("control_tail", "i4"),
+        *_int64("tx_frames", "tx_bytes", "rate_bps", "quantum_ps", "timer_at_ps", "timer_pending_ps"),
+        ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
+        ("xoff", "i4"),  # bit n: we have paused the peer's priority n
     ],
     align=True,
 )
@@ -89,7 +90,13 @@ class World(NamedTuple):
     """Every array of a run; shapes in units of ports, ends (two a flow), flows, hosts and switches."""
 
     engine: np.ndarray
-    heap: np.ndarray
+    schedule: np.ndarray
+    nodes: np.ndarray  # EVENT
+    far: np.ndarray  # EVENT, a heap
+    due: np.ndarray  # int64: the bucket being served
+    due_subject: np.ndarray  # int32
+    spare: np.ndarray  # as the two above, for sorting
+    spare_subject: np.ndarray
     ports: np.ndarray
     queues: np.ndarray  # (ports * 8,)
     ingress: np.ndarray  # (ports * 8,)

@@ -156,13 +156,16 @@ def run_scenario(
             except KeyboardInterrupt:
                 interrupted = True
     except ConfigError as error:
-        raise _usage_error(str(error), option_names or {}) from None
+        raise usage_error(str(error), option_names or {}) from None
     return _tell(scenario, results, out, as_json, interrupted)
 
 
-def _usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
+def usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
+    """The error of a field, under the name of the option that set it: the field's, or that of what it is part of."""
     field, _, rest = message.partition(": ")
-    return click.UsageError(f"{option_names.get(field, field)}: {rest}" if rest else message)
+    matches = (name for known, name in option_names.items() if f"{field}.".startswith(f"{known}."))
+    option = next(matches, None)
+    return click.UsageError(f"{option}: {rest}" if option and rest else message)
 
 
 def _captured_ports(capture: str | None, out: Path | None, scenario: ScenarioConfig) -> frozenset[str]:

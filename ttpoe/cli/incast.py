@@ -61,7 +61,7 @@ def command(
     finish; 4: a lossless priority dropped a frame.
     """
     from emulator.config import ConfigError, make_scenario
-    from ttpoe.cli.experiment import _usage_error, run_scenario
+    from ttpoe.cli.experiment import usage_error, run_scenario
 
     values: dict[str, Any] = {"name": "incast", "workload": {"kind": "incast"}}
     _set(values, "transports", None if transport is None else [t.strip() for t in transport.split(",") if t.strip()])
@@ -79,7 +79,7 @@ def command(
     try:
         scenario = make_scenario(values)
     except ConfigError as error:
-        raise _usage_error(str(error), _OPTIONS) from None
+        raise usage_error(str(error), _OPTIONS) from None
     return run_scenario(
         scenario, out=out, capture=capture, timestamps=timestamps, as_json=as_json, option_names=_OPTIONS
     )

@@ -250,15 +250,13 @@ def test_a_frame_is_the_same_at_both_ends_of_its_cable(captured: Captured) -> No
 
 
 def test_a_resent_frame_equals_the_first(captured: Captured) -> None:
-    """Only where something was lost; the pattern makes it so."""
-    if captured.fabric.transport != "roce":
-        pytest.skip("roce loses frames here and keeps packet boundaries")
-    by_psn: dict[bytes, set[bytes]] = {}
+    start = 51 if captured.fabric.transport.startswith("roce") else 52  # where PSN or tx sequence is
     frames = [f.data for f in captured.frames("h1") if f.direction == "out"]
+    same: dict[tuple[bytes, int], set[bytes]] = {}
     for data in frames:
-        by_psn.setdefault(data[51:54], set()).add(data)
-    assert len(by_psn) < len(frames)
-    assert all(len(same) == 1 for same in by_psn.values())
+        same.setdefault((data[start : start + 3 if start == 51 else 56], len(data)), set()).add(data)
+    assert (len(same) < len(frames)) == (captured.fabric.transport != "roce-pfc")
+    assert all(len(equal) == 1 for equal in same.values())
 
 
 def tshark(path: Path, *arguments: str) -> list[str]:

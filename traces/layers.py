@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scapy.data import ETHER_TYPES
+from scapy.error import Scapy_Exception
 from scapy.fields import (
     BitEnumField,
     BitField,
@@ -53,6 +53,12 @@ class TTH(Packet):
         ShortField("total_length", None),
         XStrFixedLenField("padding", bytes(16), 16),
     )
+
+    def pre_dissect(self, s: bytes) -> bytes:
+        """Leave a cut header to scapy's Raw, since the pad field would grow when built."""
+        if len(s) < TTH_BYTES:
+            raise Scapy_Exception(f"a type header has {TTH_BYTES} bytes, {len(s)} are there")
+        return s
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         """Fill in the length: this header, the shim and what the shim counts."""
@@ -107,7 +113,6 @@ for _lower in (Ether, Dot1Q):
     bind_layers(_lower, TTH, type=ETHERTYPE_TTPOE)
 bind_layers(TTH, TTPShim)
 bind_layers(TTPShim, TTPoE)
-ETHER_TYPES[ETHERTYPE_TTPOE] = "TTPoE"
 
 
 def pad(frame: Any) -> Any:

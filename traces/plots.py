@@ -54,8 +54,8 @@ def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> N
     Notes
     -----
     The CDF counts all flows, so a curve that ends below 1 has unfinished ones. Queue depth and pauses are the maxima
-    of each bucket of time. The dotted lines are the wire bound (all payload at the goodput limit of the bottleneck)
-    and the fair share of it; they are drawn where all flows start together and end at one host.
+    of each bucket of time. The dotted lines are the wire bound of all flows together and the fair share of the
+    bottleneck's goodput limit; they are drawn where all flows start together and end at one host.
     """
     if not results:
         raise ValueError("there is no result to plot; give at least one")
@@ -124,9 +124,9 @@ def _time_unit(longest_ps: float) -> tuple[int, str]:
 def _share(runs: list[RunResult]) -> tuple[float, float] | None:
     """Wire bound in ps and fair share in Gb/s, where all flows start together and end at one host."""
     run = runs[0]
-    if np.unique(run.flows["dst"]).size > 1 or np.unique(run.flows["start_ps"]).size > 1:
+    if run.wire_bound_ps is None or np.unique(run.flows["start_ps"]).size > 1:
         return None
-    return int(run.flows["size_bytes"].sum()) * 8_000 / run.goodput_limit_gbps, run.goodput_limit_gbps / len(run.flows)
+    return run.wire_bound_ps, run.goodput_limit_gbps / len(run.flows)
 
 
 def _plot_completion(panel: Any, groups: dict[str, list[RunResult]], styles: dict[str, _Style]) -> None:

@@ -166,7 +166,7 @@ def _line(frame: Frame, start_ns: int, row: Dissection, absolute: bool) -> str:
     elif row.psn is not None:
         parts.append(f"qp {row.dest_qp} psn {row.psn}" + ("" if row.msn is None else f" msn {row.msn}"))
     elif row.pause is not None:
-        parts.append(" ".join(
+        parts.append(", ".join(
             f"priority {'all' if priority < 0 else priority} {f'{quanta} quanta' if quanta else 'resume'}"
             for priority, quanta in row.pause.items()
         ))  # fmt: skip

@@ -194,6 +194,8 @@ def test_what_each_received_cell_does(opcode, state):
     before = {name: rig[name] for name in COUNTERS}
     assert rig.feed(opcode, *frame) == ([answer] if answer else [])
     assert rig.state is after
+    if answer:  # a send, from the state that the received cell names
+        assert fsm.SENT[answer[0], fsm.RECEIVED[opcode, state, 1], 0] not in (Sent.ILLEGAL, Sent.NO_LINK, Sent.STALL)
     assert rig.failure is (told if isinstance(told, Failure) else Failure.NONE)
     for name in COUNTERS:
         assert rig[name] - before[name] == (name == told), name
@@ -281,3 +283,9 @@ def test_a_full_output_changes_nothing(state):
         else:
             assert machine.on_open_at(rig.links, 0, 0, rig.out, room) == Status.OUT_FULL
         assert rig.links.tobytes() == before
+    rig = Rig().bring_to(OPEN)
+    rig.submit(1)
+    before = rig.links.tobytes()
+    full = (rig.links, 0, rig.ring, rig.pools, 0, rig.params, 0, rig.out, len(rig.out))
+    assert machine.poll_payload_at(*full) == Status.OUT_FULL
+    assert rig.links.tobytes() == before

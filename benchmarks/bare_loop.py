@@ -58,8 +58,12 @@ def _pop(times, keys, n):
 
 
 @njit(cache=True, nogil=True)
-def bare_incast(senders, packets_each, window, wire_bytes, ack_bytes, ps_per_byte, delay):
-    """Run ``senders`` flows of ``packets_each`` frames to one host; returns (last completion ps, events, hops)."""
+def bare_incast(senders, packets_each, window, wire_bytes, ack_bytes, ps_per_byte, delay, stagger):
+    """Run ``senders`` flows of ``packets_each`` frames to one host; returns (last completion ps, events, hops).
+
+    With ``stagger`` 0 all senders act at the same instants, and a heap that compares times only is then done after one
+    comparison; a few ps between their starts make it sort, as a loop must that orders every event.
+    """
     hosts = senders + 1
     ports = np.zeros(2 * hosts, PORT)
     for i in range(2 * hosts):
@@ -79,6 +83,7 @@ def bare_incast(senders, packets_each, window, wire_bytes, ack_bytes, ps_per_byt
     stack = np.empty(senders * window + 8, np.int32)
     n_stack = 0
     for f in range(senders):
+        ports[2 * f + 2]["busy"] = f * stagger + (1 if stagger else 0)
         for _ in range(window):
             n_free -= 1
             p = free[n_free]

@@ -57,7 +57,8 @@ def send_all(pair: WirePair, link, data: bytes) -> bytes:
             got += peer.read()
         if not moved and not pair.wait():
             break
-    assert link.has_ended and link.error is None, link.error
+    assert link.has_ended
+    assert link.error is None
     assert peer is not None
     return got + peer.read()
 
@@ -191,7 +192,8 @@ def test_stranger_opens_only_where_somebody_listens():
     assert answers(endpoint, frame(Opcode.OPEN, tx=5)) == [(Opcode.OPEN_ACK, 71, 5)]
     assert answers(endpoint, frame(Opcode.OPEN, tx=5)) == [(Opcode.OPEN_ACK, 71, 5)], "a duplicate changes nothing"
     link = endpoint.accept()
-    assert link is not None and link.state == State.OPEN
+    assert link is not None
+    assert link.state == State.OPEN
     assert endpoint.accept() is None
 
 
@@ -246,7 +248,8 @@ def test_rows_are_reused_and_old_links_keep_their_counters():
         pair.a.close(link, pair.now_ps)
         pair.run()
         accepted = pair.b.accept()
-        assert accepted is not None and accepted.read() == bytes([n])
+        assert accepted is not None
+        assert accepted.read() == bytes([n])
         assert link.counters()["payloads_sent"] == 1
     assert pair.a.counters()["payloads_sent"] == pair.b.counters()["payloads_received"] == 30
     assert pair.a.links == pair.b.links == []
@@ -361,7 +364,8 @@ def test_restarted_peer_ends_the_old_link_and_opens_a_new_one():
     assert old.read() == b"old life"
     assert reborn.state == State.OPEN
     new = pair.b.accept()
-    assert new is not None and new is not old
+    assert new is not None
+    assert new is not old
     reborn.submit(b"new life")
     pair.settle()
     assert new.read() == b"new life"
@@ -385,7 +389,8 @@ def test_link_that_ended_before_it_was_accepted_can_be_read():
     pair.a.close(link, 0)
     pair.run()
     accepted = pair.b.accept()
-    assert accepted is not None and accepted.has_ended
+    assert accepted is not None
+    assert accepted.has_ended
     assert accepted.read() == b"hit and run"
 
 
@@ -445,10 +450,12 @@ def test_answers_come_before_payload():
     pair.settle()
     link.submit(b"x" * 5000)
     first = pair.a.poll_transmit(pair.now_ps)
-    assert first is not None and len(first) == 1084
+    assert first is not None
+    assert len(first) == 1084
     pair.a.receive([frame(Opcode.CLOSE, tx=3, src=MAC_B + 1, dst=MAC_A)], pair.now_ps)
     second = pair.a.poll_transmit(pair.now_ps)
-    assert second is not None and parse(bytes(second)).header[0]["opcode"] == Opcode.CLOSE_ACK
+    assert second is not None
+    assert parse(bytes(second)).header[0]["opcode"] == Opcode.CLOSE_ACK
 
 
 # Time

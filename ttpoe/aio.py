@@ -148,11 +148,13 @@ class AsyncEndpoint:
             await self._accepted.wait()
 
     def stop_listening(self) -> None:
-        """Refuse peers from now on, and give up the links that nobody has accepted."""
+        """Refuse peers from now on, and close the links that nobody has accepted."""
         self.sans_io.is_listening = False
-        while link := self.sans_io.accept():
-            self.sans_io.forget(link)
         self._accepted.set()
+        while link := self.sans_io.accept():
+            if not link.has_ended:
+                self._streams[link] = Stream(self, link)
+                self.close_link(link)
 
     # The end
 
@@ -161,16 +163,16 @@ class AsyncEndpoint:
 
         Lingers a moment after the end of a link: the peer may have to ask again for our CLOSE_ACK, if it was lost.
         """
+        n_owned = len(self._streams)
         self.stop_listening()
-        streams = list(self._streams.values())
         try:
-            results = await asyncio.gather(*(stream.close() for stream in streams), return_exceptions=True)
+            results = await asyncio.gather(*(s.close() for s in self._streams.values()), return_exceptions=True)
             linger_s = self._last_end_s + _LINGER_S - self._loop.time()
             if linger_s > 0 and self._error is None:
                 await asyncio.sleep(linger_s)
         finally:
             self.abort()
-        for result in results:
+        for result in results[:n_owned]:
             if isinstance(result, BaseException):
                 raise result
 

@@ -12,7 +12,7 @@ from ttpoe.batch import index_rows, link_key
 from ttpoe.config import EndpointConfig
 from ttpoe.errors import LocalProtocolError, RemoteProtocolError, check_status, failure_error
 from ttpoe.fsm import Opcode, State
-from ttpoe.machine import on_submit_at
+from ttpoe.machine import on_submit_at, release_at
 from ttpoe.state import LINK, POOL, init_links, make_params, ring_slots
 from ttpoe.units import NEVER
 from ttpoe.wire import HEADER, format_mac, make_header
@@ -70,10 +70,9 @@ class LinkRows:
 
     def give_back(self, row: int) -> None:
         """Free a row; payload that it held unacknowledged leaves the shared window."""
-        link = self.links[row]
-        self.pools["held_bytes"] -= link["cut_bytes"] - link["acked_bytes"]
-        link["state"] = State.CLOSED
-        link["timer_at_ps"] = NEVER
+        self.links["state"][row] = State.CLOSED
+        self.links["timer_at_ps"][row] = NEVER
+        release_at(self.links, row, self.pools, 0)
         self.keys[row] = -1
         index_rows(self.keys, self.table)
         self._free.append(row)

@@ -13,6 +13,7 @@ import ctypes
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ttpoe.constants import TESLA_OUI
 from ttpoe.errors import InterfaceError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
+_UP_S = 5.0
 _Result = TypeVar("_Result")
 
 
@@ -126,6 +128,19 @@ def _make_pair(a: Side, b: Side, mtu_bytes: int) -> None:
         route.link("add", kind="veth", **attributes(a), peer={**attributes(b), "net_ns_fd": b.fd})
 
 
+def _wait_up(side: Side) -> None:
+    """Wait until the kernel has seen the carrier: before that it drops what is sent, without an error."""
+    from pyroute2 import IPRoute
+
+    deadline_s = time.monotonic() + _UP_S
+    with IPRoute() as route:
+        index = route.link_lookup(ifname=side.interface)[0]
+        while route.get_links(index)[0].get_attr("IFLA_OPERSTATE") != "UP":
+            if time.monotonic() > deadline_s:
+                raise InterfaceError(f"{side.interface} did not come up within {_UP_S:g} s")
+            time.sleep(0.001)
+
+
 def _silence_ipv6() -> None:
     """No IPv6 chatter on interfaces yet to come, in the caller's namespace; where /proc is read-only it stays."""
     with suppress(OSError), open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
@@ -167,6 +182,8 @@ def veth_pair(mtu_bytes: int = 1500) -> Iterator[tuple[Side, Side]]:
             a.call(lambda: _make_pair(a, b, mtu_bytes))
             for side in (a, b):
                 side.set_link(state="up")
+            for side in (a, b):
+                side.call(lambda side=side: _wait_up(side))
         except OSError as error:
             raise InterfaceError(f"cannot make a veth pair: {error.strerror or error}") from error
         yield a, b

@@ -159,8 +159,8 @@ class Stream:
 
     def abort(self) -> None:
         """Give the link up at once, without a word to the peer; pending calls raise LocalProtocolError."""
-        self._endpoint.forget_link(self.link)
         self.fail(LocalProtocolError(f"the stream to {self.link.peer} was aborted"))
+        self._endpoint.forget_link(self.link)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,0 +1,247 @@
+"""``ttpoe loopback`` as a user calls it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from traces.pcap import open_capture
+from ttpoe.wire import parse
+
+pytestmark = pytest.mark.root
+
+COMMAND = [sys.executable, "-c", "from ttpoe.cli import main; main()", "loopback"]
+
+
+def run(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+@pytest.fixture(autouse=True)
+def rights(veth):
+    """Skips where namespaces cannot be made."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """Neither a named namespace, nor an interface, nor a file beside a capture."""
+
+    def seen() -> set[str]:
+        names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split()
+        return {*names, *os.listdir("/sys/class/net")}
+
+    before = seen()
+    yield
+    assert seen() == before
+
+
+def namespaces_of(pid: int) -> set[str]:
+    """Network namespaces that a process holds by a descriptor."""
+    links = (os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink())
+    return {link for link in links if link.startswith("net:")}
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """A transfer that takes long, once it is under way."""
+    process = subprocess.Popen(
+        [*COMMAND, "--size", "100GB", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline_s = time.monotonic() + 120
+    while len(namespaces_of(process.pid)) < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    time.sleep(0.5)
+    return process
+
+
+def test_generated_bytes_in_json():
+    result = run("--size", "3MB", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    report = json.loads(result.stdout)
+    assert report["finished"] is True
+    assert report["reason"] is None
+    assert report["bytes"] == report["bytes_received"] == 3_000_000
+    assert report["sha256_sent"] == report["sha256_received"]
+    assert report["packets_sent"] - report["resent_packets"] >= -(-3_000_000 // 1024)
+    assert report["goodput_gbps"] == pytest.approx(3_000_000 * 8 / report["seconds"] / 1e9)
+    assert 0 < report["rtt_min_us"] <= 1e6
+    assert report["kernel_drops"] == report["send_drops"] == 0
+
+
+def test_a_file_in_a_table(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(100_001))
+    result = run(str(path), "--mtu", "100", "--window", "10kB", "--vc", "0")
+    assert result.returncode == 0, result.stderr
+    assert f"SHA-256 equal: {hashlib.sha256(path.read_bytes()).hexdigest()}" in result.stdout
+    assert "100,001 bytes" in result.stdout
+    assert result.stderr == "", "no progress bar in a pipe"
+
+
+def test_an_empty_file(tmp_path):
+    path = tmp_path / "empty"
+    path.touch()
+    result = run(str(path), "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["sha256_received"] == hashlib.sha256(b"").hexdigest()
+
+
+def test_bad_line():
+    result = run("--size", "1MB", "--loss", "2%", "--reorder", "2%", "--duplicate", "2%", "--seed", "5", "--json")
+    report = json.loads(result.stdout)
+    assert result.returncode == 0, report["reason"]
+    assert report["sha256_sent"] == report["sha256_received"]
+    assert report["resent_packets"] > 0
+    for fate in ("lost", "reordered", "duplicated"):
+        assert 0.005 < report["frames_impaired"][fate] / report["frames_impaired"]["frames"] < 0.05
+
+
+def test_jumbo_payloads():
+    result = run("--size", "1MB", "--mtu", "9000", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["packets_sent"] == -(-1_000_000 // 9000)
+
+
+def test_capture_is_whole(tmp_path):
+    path = tmp_path / "out.pcapng"
+    result = run("--size", "100kB", "--capture", str(path), "--json")
+    assert result.returncode == 0, result.stderr
+    assert os.listdir(tmp_path) == ["out.pcapng"]
+    with open_capture(path) as capture:
+        frames = list(capture)
+    opcodes = [int(parse(frame.data).header[0]["opcode"]) for frame in frames]
+    assert opcodes[0] == 0
+    assert opcodes[-1] == 4
+    assert opcodes.count(6) == opcodes.count(7) == 98
+    assert [frame.time_ps for frame in frames] == sorted(frame.time_ps for frame in frames)
+    assert frames[0].interface.name == "ttpoe-a"
+    if shutil.which("tshark") is None:
+        pytest.skip("tshark is not installed: its reading of the capture is not tested")
+    read = subprocess.run(["tshark", "-r", str(path), "-T", "fields", "-e", "eth.type", "-e", "_ws.malformed"],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert [line.strip() for line in read.stdout.splitlines()] == ["0x9ac6"] * len(frames)
+
+
+def test_a_transfer_that_does_not_finish_says_why():
+    result = run("--size", "1MB", "--loss", "100%", "--timeout", "300ms", "--json")
+    assert result.returncode == 3
+    report = json.loads(result.stdout)
+    assert report["finished"] is False
+    assert report["reason"] == "not finished after 0.3 s, see --timeout"
+    table = run("--size", "1MB", "--loss", "100%", "--timeout", "300ms")
+    assert table.returncode == 3
+    assert table.stderr == "not finished: not finished after 0.3 s, see --timeout\n"
+
+
+@pytest.mark.slow
+def test_a_dead_line_ends_by_the_retry_limit():
+    result = run("--size", "1MB", "--loss", "100%", "--json")
+    assert result.returncode == 3
+    assert "answered nothing through 11 timeouts" in json.loads(result.stdout)["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["--loss", "2"], "--loss"),
+        (["--reorder", "x"], "--reorder"),
+        (["--duplicate", "-1%"], "--duplicate"),
+        (["--size", "0"], "--size"),
+        (["--size", "1XB"], "--size"),
+        (["--mtu", "65490"], "--mtu"),
+        (["--mtu", "0"], "--mtu"),
+        (["--mtu", "1024", "--window", "1000"], "--window"),
+        (["--vc", "3"], "--vc"),
+        (["--seed", "-1"], "--seed"),
+        (["--timeout", "3"], "--timeout"),
+        (["/nonexistent"], "FILE"),
+        ([os.devnull, "--size", "1MB"], "--size"),
+        (["--what"], "--what"),
+    ],
+)
+def test_wrong_option_is_named(arguments, option):
+    result = run(*arguments)
+    assert result.returncode == 2, result.stderr
+    assert option in result.stderr
+    assert result.stdout == ""
+
+
+def test_capture_that_cannot_be_written_is_named(tmp_path):
+    path = tmp_path / "no" / "out.pcapng"
+    result = run("--size", "1kB", "--capture", str(path))
+    assert result.returncode == 1
+    assert str(path) in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_without_rights_one_sentence():
+    if os.geteuid() != 0:
+        pytest.skip("only root can drop capabilities by setpriv")
+    drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
+    result = subprocess.run([*drop, *COMMAND], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    for word in ("CAP_NET_ADMIN", "CAP_NET_RAW", "sudo", "unshare -rn"):
+        assert word in result.stderr
+
+
+def test_inside_a_user_namespace():
+    result = subprocess.run(
+        ["unshare", "-rn", *COMMAND, "--size", "100kB", "--json"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    if result.returncode != 0 and "unshare" in result.stderr:
+        pytest.skip(f"user namespaces are not allowed here: {result.stderr.strip()}")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["finished"] is True
+
+
+# Ends in the middle
+
+
+def test_ctrl_c_keeps_the_capture_and_leaves_nothing(tmp_path):
+    path = tmp_path / "out.pcapng"
+    process = start("--capture", str(path))
+    while sum(file.stat().st_size for file in tmp_path.iterdir()) < 100_000:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"bytes had arrived; the capture so far is in {path}" in stderr
+    assert "Traceback" not in stderr
+    assert os.listdir(tmp_path) == ["out.pcapng"]
+    with open_capture(path) as capture:
+        assert sum(1 for _ in capture) > 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_killed_in_the_middle_leaves_no_namespace(number):
+    process = start()
+    held = namespaces_of(process.pid)
+    assert len(held) == 2
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == -number
+    alive = {link for pid in os.listdir("/proc") if pid.isdigit() for link in _namespaces_in_use(int(pid))}
+    assert not held & alive, "descriptors were all that kept them"
+    assert run("--size", "10kB").returncode == 0
+
+
+def _namespaces_in_use(pid: int) -> set[str]:
+    try:
+        return {os.readlink(f"/proc/{pid}/ns/net")} | namespaces_of(pid)
+    except OSError:  # ended meanwhile
+        return set()

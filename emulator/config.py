@@ -59,6 +59,8 @@ class HostLinkConfig:
     hosts: tuple[Annotated[int, Field(ge=0)], ...]
     rate_bps: Bps | None = None
     delay_ps: Picoseconds | None = None
+    bad_fcs_frames: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -123,6 +123,11 @@ def run(world, until_ps, max_events):
         elif which == ARRIVAL:
             p = take_arrival(world, index)
             engine["packet_hops"] += 1
+            if world.packets[p]["is_damaged"] != 0:
+                ports[index]["bad_fcs"] += 1
+                engine["lost"] += 1
+                free_packet(engine, world.packets, p)
+                continue
             kind = int(world.packets[p]["kind"])
             if kind == DATA:
                 engine["data_hops"] += 1

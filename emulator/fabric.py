@@ -133,6 +133,7 @@ class Fabric:
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
             roce_params=roce_params, routes=topology.routes, kicks=np.zeros(n_ports, np.int32),
+            bad_fcs_frames=self._place_bad_fcs_frames(ports),
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
             series=np.zeros(series.BUCKETS, world.SERIES),
         )
@@ -182,6 +183,15 @@ class Fabric:
                 f"{headroom_bytes} of it and which needs room for two more frames; raise it to {least} at least"
             )
         return ports, ingress, switches
+
+    def _place_bad_fcs_frames(self, ports: np.ndarray) -> np.ndarray:
+        """Give each port its range in the list of ordinals; returns the list."""
+        ordinals: list[int] = []
+        for port, frames in self.topology.bad_fcs_frames.items():
+            ports["bad_next"][port] = len(ordinals)
+            ordinals += frames
+            ports["bad_end"][port] = len(ordinals)
+        return np.array(ordinals or [0], np.int64)
 
     @property
     def watched_port(self) -> int:

@@ -21,6 +21,7 @@ PACKET = np.dtype(
         ("in_port", "i4"),  # port by which it entered the switch that holds it
         ("kind", "i1"),
         ("priority", "i1"),
+        ("is_damaged", "i1"),
     ],
     align=True,
 )
@@ -39,6 +40,7 @@ def take_packet(engine, packets):
     """A free row of ``packets``; the engine makes sure before each event that there are enough. Both modified."""
     p = engine["free_head"]
     engine["free_head"] = int(packets[p]["next"])
+    packets[p]["is_damaged"] = 0
     engine["free_count"] -= 1
     engine["created"] += 1
     return p

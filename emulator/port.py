@@ -104,6 +104,9 @@ def start_if_idle(world, i, now_ps):
     packet["next"] = -1
     port["tx_frames"] += 1
     port["tx_bytes"] += size
+    if port["bad_next"] < port["bad_end"] and world.bad_fcs_frames[port["bad_next"]] == port["tx_frames"]:
+        port["bad_next"] += 1
+        packet["is_damaged"] = 1
     if port["is_captured"] != 0:
         record(world, i, p, 1, now_ps)
     if port["line_head"] < 0:

@@ -249,6 +249,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             "tx_bytes": int(ports[i]["tx_bytes"]),
             "rx_frames": int(ports[i ^ 1]["tx_frames"]) - _listed(w.packets, ports["line_head"][i ^ 1 : (i ^ 1) + 1]),
             "drops": int(queues[i]["drops"].sum()),
+            "bad_fcs": int(ports[i]["bad_fcs"]),
             "max_queue_bytes": int(queues[i]["max_bytes"].max()),
             "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),
             "xoffs_sent": int(ingress[i]["xoff_count"].sum()),

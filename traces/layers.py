@@ -30,7 +30,7 @@ from scapy.fields import (
     XShortField,
     XStrFixedLenField,
 )
-from scapy.layers.l2 import Dot1Q, Ether
+from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Padding, bind_layers
 
 from ttpoe.constants import ETHERTYPE_TTPOE, MIN_FRAME_BYTES, SHIM_BYTES, TTH_BYTES
@@ -109,8 +109,7 @@ class TTPoE(Packet):
         return text
 
 
-for _lower in (Ether, Dot1Q):
-    bind_layers(_lower, TTH, type=ETHERTYPE_TTPOE)
+bind_layers(Ether, TTH, type=ETHERTYPE_TTPOE)  # scapy's Dot1Q follows it
 bind_layers(TTH, TTPShim)
 bind_layers(TTPShim, TTPoE)
 

@@ -1,0 +1,38 @@
+"""The house rules that a tool can check: lint, types, who may import whom, how fast the command answers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("command", [["ruff", "check", "--quiet"], ["mypy"], ["lint-imports"]], ids=lambda c: c[0])
+def test_checker_is_content(command):
+    tool = shutil.which(command[0], path=str(Path(sys.executable).parent))
+    if tool is None:
+        pytest.skip(f"{command[0]} is not installed; pip install -e '.[dev]'")
+    done = subprocess.run([tool, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from ttpoe.cli import group; group.main(['--help'], standalone_mode=False); "
+        "print(sorted({'numba', 'numpy', 'scapy', 'matplotlib', 'pydantic', 'asyncio'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_package_is_typed_and_installed():
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert config["project"]["scripts"] == {"ttpoe": "ttpoe.cli:main"}
+    for package in ("ttpoe", "emulator", "traces"):
+        assert (ROOT / package / "py.typed").exists()

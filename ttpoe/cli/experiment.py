@@ -190,9 +190,8 @@ def _make_directory(out: Path) -> None:
 def _open_capture(
     stack: ExitStack, fabric: Fabric, out: Path | None, ports: frozenset[str], timestamps: str
 ) -> TraceSink:
-    from traces.frames import CaptureWriter, FrameBuilder
-
     from emulator.results import display_name
+    from traces.frames import CaptureWriter, FrameBuilder
 
     assert out is not None
     world, topology = fabric.world, fabric.topology

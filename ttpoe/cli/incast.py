@@ -61,7 +61,7 @@ def command(
     finish; 4: a lossless priority dropped a frame.
     """
     from emulator.config import ConfigError, make_scenario
-    from ttpoe.cli.experiment import usage_error, run_scenario
+    from ttpoe.cli.experiment import run_scenario, usage_error
 
     values: dict[str, Any] = {"name": "incast", "workload": {"kind": "incast"}}
     _set(values, "transports", None if transport is None else [t.strip() for t in transport.split(",") if t.strip()])

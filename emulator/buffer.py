@@ -38,8 +38,8 @@ INGRESS = np.dtype(
             "headroom_bytes",
             "headroom_limit_bytes",
             "is_xoff",
-            "refresh_at_ps",  # when the peer's pause must be renewed
-            "xoff_count",
+            "refresh_at_ps",  # when the peer's pause must be renewed; NEVER before it was told
+            "xoff_count",  # pauses that the peer was told of, renewals apart
             "max_headroom_bytes",
             "max_shared_bytes",
         )
@@ -125,7 +125,6 @@ def switch_on_frame(switch, ingress, queue, is_lossless, size_bytes):
             ingress["max_headroom_bytes"] = max(ingress["max_headroom_bytes"], ingress["headroom_bytes"])
             if ingress["is_xoff"] == 0:
                 ingress["is_xoff"] = 1
-                ingress["xoff_count"] += 1
                 verdict = ADMITTED_XOFF
     elif switch["shared_bytes"] + size_bytes > switch["shared_limit_bytes"]:
         return DROP_BUFFER_FULL

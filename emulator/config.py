@@ -37,6 +37,8 @@ def _quantity(parse: Callable[[str], int]) -> BeforeValidator:
 
 
 Bytes = Annotated[int, _quantity(units.parse_size_bytes), Field(gt=0, lt=2**50, strict=True)]
+Mtu = Annotated[int, _quantity(units.parse_size_bytes), Field(ge=1, le=9_000, strict=True)]
+Host = Annotated[int, Field(ge=0, lt=65_536, strict=True)]
 Bps = Annotated[int, _quantity(units.parse_rate_bps), Field(ge=1_000_000, le=10**13, strict=True)]
 Picoseconds = Annotated[int, _quantity(units.parse_time_ps), Field(ge=0, le=3600 * units.PS_PER_S, strict=True)]
 PositivePicoseconds = Annotated[int, _quantity(units.parse_time_ps), Field(gt=0, le=3600 * units.PS_PER_S, strict=True)]
@@ -56,10 +58,10 @@ class LinkConfig:
 class HostLinkConfig:
     """Another cable for some hosts of a star."""
 
-    hosts: tuple[Annotated[int, Field(ge=0)], ...]
+    hosts: tuple[Host, ...]
     rate_bps: Bps | None = None
     delay_ps: Picoseconds | None = None
-    bad_fcs_frames: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    bad_fcs_frames: tuple[Annotated[int, Field(ge=1, lt=2**62, strict=True)], ...] = ()
     """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
 
 
@@ -67,16 +69,17 @@ class HostLinkConfig:
 class SwitchConfig:
     """A shared-buffer, store-and-forward switch. No default is universal: each is a parameter."""
 
-    buffer_bytes: Bytes = 12_000_000
+    buffer_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(gt=0, le=2**40, strict=True)] = 12_000_000
     """Headroom included; 12 MB is of the Trident II class."""
-    alpha: Annotated[float, Field(gt=0, le=64)] = 1.0
-    """Dynamic threshold factor (Choudhury and Hahne)."""
+    alpha: Annotated[float, Field(ge=1 / 1024, le=64, strict=True)] = 1.0
+    """Dynamic threshold factor (Choudhury and Hahne), rounded to a multiple of 1/65536."""
     headroom_bytes: Bytes | None = None
     """Per lossless (port, priority); None: the bound of :func:`emulator.topology.headroom_bound_bytes`."""
-    resume_offset_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(ge=0)] = 3_000
+    resume_offset_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(ge=0, le=2**40, strict=True)] = 3_000
     """XON this far below the threshold (HPCC's switch)."""
     pipeline_latency_ps: Picoseconds = 0
-    pause_quanta: Annotated[int, Field(ge=1, le=65_535)] = 65_535
+    pause_quanta: Annotated[int, Field(ge=1, le=65_535, strict=True)] = 65_535
+    """Of each pause; renewed at half. Too few to be renewed in time need a ``headroom_bytes`` of your own."""
     pause_reaction_ps: Picoseconds = 0
     """From the last bit of a PFC frame to its effect on the sender."""
 
@@ -85,18 +88,18 @@ class SwitchConfig:
 class TtpoeConfig:
     """TTPoE endpoints; the protocol's own readings are in docs/design.md."""
 
-    mtu_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(ge=1, le=9_000)] = constants.MAX_PAYLOAD_BYTES
+    mtu_bytes: Mtu = constants.MAX_PAYLOAD_BYTES
     """Payload of one frame; the specification ends at 1024, more is reported as ttpoe-jumbo."""
     window_bytes: Bytes = constants.WINDOW_BYTES
     """Payload unacknowledged, per link or per host."""
-    shared_window: bool = False
+    shared_window: Annotated[bool, Field(strict=True)] = False
     """True: one window for all links of a host, as the hardware's SRAM is."""
-    handshake: bool = True
+    handshake: Annotated[bool, Field(strict=True)] = True
     """OPEN and OPEN_ACK are part of the completion time; False: links are open at the start."""
     rto_min_ps: PositivePicoseconds = 100 * units.PS_PER_US
     rto_initial_ps: PositivePicoseconds = units.PS_PER_MS
     rto_max_ps: PositivePicoseconds = units.PS_PER_S
-    retry_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 16
+    retry_limit: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16
     """Timeouts in a row without progress before the link fails."""
 
     @model_validator(mode="after")
@@ -112,15 +115,15 @@ class TtpoeConfig:
 class RoceConfig:
     """RoCEv2 reliable connections without congestion control."""
 
-    mtu_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(ge=1, le=9_000)] = 4_096
+    mtu_bytes: Mtu = 4_096
     """InfiniBand has 256 to 4096 in powers of two; other sizes are allowed for comparison."""
     window_bytes: Bytes | None = None
     """Payload unacknowledged; None: as many packets as 24-bit PSNs allow, as without congestion control."""
-    rto_exponent: Annotated[int, Field(ge=0, le=31)] = 14
-    """Timeout 4.096 us x 2^n; 14 (67 ms) is what perftest sets, NCCL sets more."""
-    retry_limit: Annotated[int, Field(ge=1, le=7)] = 7
-    """Timeouts in a row before the QP fails; the verbs API has three bits for it."""
-    ack_every_packets: Annotated[int, Field(ge=1)] = 1
+    rto_exponent: Annotated[int, Field(ge=0, le=31, strict=True)] = 14
+    """Timeout 4.096 us x 2^n; 14 (67 ms) is what perftest sets, NCCL sets more. 0: no timeout (IBTA 9.7.6.1.3)."""
+    retry_limit: Annotated[int, Field(ge=1, le=7, strict=True)] = 7
+    """Timeouts in a row that are retried; one more and the QP fails. The verbs API has three bits for it."""
+    ack_every_packets: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 1
 
     @model_validator(mode="after")
     def _check(self) -> RoceConfig:
@@ -130,8 +133,8 @@ class RoceConfig:
 
     @property
     def rto_ps(self) -> int:
-        """4.096 us x 2^rto_exponent."""
-        return 4_096_000 << self.rto_exponent
+        """4.096 us x 2^rto_exponent, or NEVER."""
+        return 4_096_000 << self.rto_exponent if self.rto_exponent else units.NEVER
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -139,7 +142,7 @@ class StarConfig:
     """Hosts h0, h1, ... on one switch s0."""
 
     kind: Literal["star"] = "star"
-    hosts: Annotated[int, Field(ge=2, le=65_536)] | None = None
+    hosts: Annotated[int, Field(ge=2, le=65_536, strict=True)] | None = None
     """None: as many as the workload names."""
     links: tuple[HostLinkConfig, ...] = ()
     """Cables that differ from the scenario's ``link``."""
@@ -160,8 +163,8 @@ class IncastConfig:
 class FlowConfig:
     """One message."""
 
-    src: Annotated[int, Field(ge=0)]
-    dst: Annotated[int, Field(ge=0)]
+    src: Host
+    dst: Host
     size_bytes: Bytes
     start_ps: Picoseconds = 0
 
@@ -205,9 +208,9 @@ class ScenarioConfig:
     @model_validator(mode="after")
     def _check(self) -> ScenarioConfig:
         if not self.transports:
-            raise ValueError("transports is empty; name at least one of " + ", ".join(TRANSPORTS))
+            raise ValueError("transports: there is none; name at least one of " + ", ".join(TRANSPORTS))
         if len(set(self.transports)) != len(self.transports):
-            raise ValueError("transports names one of them twice")
+            raise ValueError("transports: one of them is named twice")
         return self
 
 
@@ -216,12 +219,19 @@ _SCENARIO = TypeAdapter(ScenarioConfig)
 
 def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("incast", "flows") or len(first["loc"]) == 1)
+    path = list(first["loc"])
+    if path[:1] == ["workload"]:
+        del path[1:2]  # pydantic names the variant of a union here
+    where = ".".join(str(part) for part in path)
     what = first["msg"].removeprefix("Value error, ")
     given = first.get("input")
-    shown = f" (given {given!r})" if isinstance(given, str | int | float) else ""
+    text = repr(given)
+    text = text if len(text) <= 60 else f"{text[:28]}...{text[-28:]}"
+    shown = f" (given {text})" if isinstance(given, str | int | float) else ""
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{where}: there is no such field; see docs/formats.md for the fields of a scenario"
+    if first["type"].startswith("union_tag"):
+        return f'{where}.kind: name a workload, "incast" or "flows"'
     if first["type"] in ("missing", "missing_argument"):
         return f"{where}: this field is required"
     return f"{where}: {what}{shown}" if where else what + shown

@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_frame
-from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready
+from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready, wake_blocked
 from emulator.packet import DATA, LINE_ONLY_BYTES, PFC, free_packet
-from emulator.pfc import on_pfc_frame, on_port_timer, send_pfc
+from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import enqueue, kick, start_if_idle, take_arrival
 from emulator.schedule import ARRIVAL, DEPARTURE, LINK_STATE, due_class, due_time_ps, open_next_bucket
 from emulator.series import sample
@@ -27,7 +27,7 @@ class RunStatus(IntEnum):
     EMPTY = 2  # nothing will ever happen again, and a flow is not over
     UNTIL = 3  # the next event lies beyond until_ps
     NEED_PACKETS = 4  # grow the packet rows and call again
-    NEED_EVENTS = 5  # grow the event rows and call again
+    NEED_EVENTS = 5  # make room for events and call again
     NEED_TRACE = 6  # drain the trace rows and call again
 
 
@@ -64,9 +64,9 @@ def _switch_arrival(world, i, p, now_ps):
     enqueue(world, out_port, p)
     kick(world, out_port)
     if verdict == ADMITTED_XOFF:
-        send_pfc(world, in_port, priority, engine["pfc_quanta"], now_ps)
+        ask_pause(world, in_port, priority)
         kick(world, in_port)
-    if world.ports[out_port]["is_watched"] != 0:
+    if world.ports[out_port]["is_watched"] == priority + 1:
         sample(engine, world.series, queue["bytes"], now_ps)
 
 
@@ -155,7 +155,10 @@ def run(world, until_ps, max_events):
             nic = int(world.ends[answering_end]["port"])
             for k in range(answers):
                 enqueue(world, nic, make_packet(world, answering_end, k))
-            if note_ready(world, answering_end) + answers > 0:
+            joined = note_ready(world, answering_end)
+            if engine["is_sharing"] != 0:
+                joined += wake_blocked(world, nic)
+            if joined + answers > 0:
                 kick(world, nic)
         while engine["kick_count"] > 0:
             engine["kick_count"] -= 1

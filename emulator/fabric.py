@@ -16,13 +16,14 @@ from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.packet import PACKET
+from emulator.pfc import PFC_WIRE_BYTES
 from emulator.results import RunResult, collect
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.topology import build_star, headroom_bound_bytes
 from emulator.workload import hosts_needed, make_messages, name_hash
 from ttpoe import state, units
 from ttpoe._jit import kernel
-from ttpoe.fsm import State
+from ttpoe.machine import open_links
 
 _SLICE_SECONDS = 0.05
 _FIRST_PACKETS = 4096
@@ -122,6 +123,7 @@ class Fabric:
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
         engine["unfinished"] = n_flows
         engine["is_tracing"] = bool(self._capture)
+        engine["is_sharing"] = self._protocol == world.TTPOE and scenario.ttpoe.shared_window
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
         engine["answer_priority"] = scenario.answer_priority
         arrays = world.World(
@@ -151,23 +153,28 @@ class Fabric:
         far = np.arange(n_ports) ^ 1
         pipeline_ps = np.where(topology.port_switch[far] >= 0, scenario.switch.pipeline_latency_ps, 0)
         ports["delay_ps"] = topology.delay_ps + pipeline_ps
-        ports["quantum_ps"] = (64 * 8_000_000_000_000 + topology.rate_bps - 1) // topology.rate_bps
+        ports["quantum_ps"], ports["quantum_rest"] = np.divmod(512 * units.PS_PER_S, topology.rate_bps)
         ports["timer_pending_ps"] = units.NEVER
-        for name in ("line_head", "line_tail", "control_head", "control_tail", "react_head", "react_tail"):
+        for name in ("line_head", "line_tail", "react_head", "react_tail", "blocked_head", "blocked_tail"):
             ports[name] = -1
         ports["far_switch"], ports["switch"] = topology.port_switch[far], topology.port_switch
         ports["is_captured"] = [name in self._capture for name in topology.port_names]
-        ports["is_watched"][self.watched_port] = 1
+        ports["is_watched"][self.watched_port] = 1 + scenario.priority
         ingress = np.zeros(n_ports * PRIORITIES, INGRESS)
         switches = np.zeros(topology.switches, SWITCH)
         headroom_bytes = 0
         if self._is_lossless:
             priorities = {scenario.priority, scenario.answer_priority}
             switches["lossless_mask"] = sum(1 << p for p in priorities)
-            for i in np.flatnonzero(topology.port_switch >= 0):
+            frame_bytes = data_wire_bytes(self.transport, scenario)
+            if scenario.switch.headroom_bytes is None:
+                _check_quanta(scenario.switch.pause_quanta, frame_bytes, len(priorities))
+            # An idle port needs no headroom, so that idle hosts change nothing.
+            busy = {host for message in self.messages for host in (message.src, message.dst)}
+            for i in topology.host_port[sorted(busy)] ^ 1:
                 bound = scenario.switch.headroom_bytes or headroom_bound_bytes(
-                    data_wire_bytes(self.transport, scenario), int(topology.rate_bps[i]), int(topology.delay_ps[i]),
-                    scenario.switch.pause_reaction_ps, scenario.switch.pipeline_latency_ps,
+                    frame_bytes, int(topology.rate_bps[i]), int(topology.delay_ps[i]),
+                    scenario.switch.pause_reaction_ps, scenario.switch.pipeline_latency_ps, len(priorities),
                 )
                 for p in priorities:
                     ingress[i * PRIORITIES + p]["headroom_limit_bytes"] = bound
@@ -208,8 +215,9 @@ class Fabric:
             mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
             rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
         )
-        pools = np.zeros(self.topology.hosts, state.POOL)
+        pools = np.zeros(self.topology.hosts + 1, state.POOL)
         pools["limit_bytes"] = config.window_bytes if config.shared_window else units.NEVER
+        pools["limit_bytes"][-1] = units.NEVER
         if self._protocol != world.TTPOE:
             return np.zeros(1, state.LINK), np.zeros(1, state.SENT), pools, params
         links = np.zeros(2 * n_flows, state.LINK)
@@ -218,13 +226,13 @@ class Fabric:
         )
         largest = max(message.size_bytes for message in self.messages)
         slots = state.ring_slots(min(config.window_bytes, largest), config.mtu_bytes)
-        ring = state.init_links(links, seqs, 2, params, slots)
+        senders = state.init_links(links[0::2], seqs[0::2], 2, params, slots)
+        receivers = state.init_links(links[1::2], seqs[1::2], 2, params, 1)  # which send no PAYLOAD
+        links["ring_base"][1::2] += len(senders)
         if not config.handshake:
-            links["state"] = State.OPEN
-            links["is_proven"] = 1
-            for mine, other in ((0, 1), (1, 0)):
-                links["peer_open_seq"][mine::2] = links["rx_seq"][mine::2] = seqs[other::2]
-        return links, ring, pools, params
+            open_links(links[0::2], seqs[1::2])
+            open_links(links[1::2], seqs[0::2])
+        return links, np.concatenate([senders, receivers]), pools, params
 
     def _build_roce(self, n_flows: int) -> tuple[np.ndarray, np.ndarray]:
         config = self.scenario.roce
@@ -263,6 +271,9 @@ class Fabric:
         """
         budget = max_events or 20_000
         wall_s = 0.0
+        started = time.perf_counter()
+        run(self.world, -1, 0)  # serves nothing, but compiles or loads the loop
+        self.setup_s += time.perf_counter() - started
         while True:
             started = time.perf_counter()
             status = RunStatus(run(self.world, self.scenario.until_ps, budget))
@@ -288,6 +299,15 @@ class Fabric:
         w = self.world
         schedule = w.schedule[0]
         old = len(w.nodes)
+        served = int(schedule["cursor"])  # of a long bucket: their rows can be had again
+        left = int(schedule["due_count"]) - served
+        for due in (w.due, w.due_subject):
+            due[:left] = due[served : served + left]
+        schedule["cursor"] = 0
+        schedule["due_count"] = left
+        schedule["free_count"] += served
+        if schedule["free_count"] > old // 2:
+            return
         nodes = _chain(_doubled(w.nodes), old, int(schedule["free_head"]))
         schedule["free_head"] = old
         schedule["free_count"] += old
@@ -302,6 +322,16 @@ class Fabric:
         engine["free_head"] = old
         engine["free_count"] += old
         self.world = self.world._replace(packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME))
+
+
+def _check_quanta(pause_quanta: int, frame_bytes: int, priorities: int) -> None:
+    """A renewal goes out when half of a pause has passed, and may then wait for a frame and for other PFC frames."""
+    least = (frame_bytes + (priorities - 1) * PFC_WIRE_BYTES) // 32 + 1
+    if pause_quanta < least:
+        raise ConfigError(
+            f"switch.pause_quanta: {pause_quanta} end before a pause can be renewed behind a frame of {frame_bytes} "
+            f"bytes; raise it to {least} at least, or set switch.headroom_bytes yourself"
+        )
 
 
 def _longest_ps(ports: np.ndarray, largest_wire_bytes: int) -> int:

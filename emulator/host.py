@@ -14,11 +14,12 @@ from emulator.schedule import TIMER, push
 from emulator.world import TTPOE
 from ttpoe._jit import kernel
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
-from ttpoe.fsm import Opcode
-from ttpoe.machine import next_payload_bytes, on_frame, on_open, on_submit, on_timeout, poll_payload
+from ttpoe.fsm import Opcode, State
+from ttpoe.machine import next_payload_bytes, on_frame, on_open, on_submit, on_timeout, poll_payload, release
 from ttpoe.units import NEVER
 
 _PAYLOAD = int(Opcode.PAYLOAD)
+_CLOSED = int(State.CLOSED)
 
 
 @kernel(inline=True)
@@ -40,10 +41,33 @@ def _is_ready(world, e):
 
 
 @kernel(inline=True)
+def _note_blocked(world, e):
+    """Let end ``e``, which may not send, wait for room if nothing but its host's shared window forbids it."""
+    end = world.ends[e]
+    if end["is_blocked"] != 0:
+        return
+    unlimited = world.pools[len(world.pools) - 1]
+    if next_payload_bytes(world.links[e], unlimited, world.params[0], world.ring) == 0:
+        return
+    port = world.ports[end["port"]]
+    end["is_blocked"] = 1
+    end["next_blocked"] = -1
+    if port["blocked_head"] < 0:
+        port["blocked_head"] = e
+    else:
+        world.ends[port["blocked_tail"]]["next_blocked"] = e
+    port["blocked_tail"] = e
+
+
+@kernel(inline=True)
 def note_ready(world, e):
     """Put end ``e`` in its NIC's round if it has something to send; returns 1 if it joined."""
     end = world.ends[e]
-    if end["is_ready"] != 0 or _is_ready(world, e) == 0:
+    if end["is_ready"] != 0:
+        return 0
+    if _is_ready(world, e) == 0:
+        if world.engine[0]["is_sharing"] != 0:
+            _note_blocked(world, e)
         return 0
     end["is_ready"] = 1
     end["next_ready"] = -1
@@ -57,6 +81,32 @@ def note_ready(world, e):
     port = world.ports[end["port"]]
     port["waiting"] = int(port["waiting"]) | (1 << priority)
     return 1
+
+
+@kernel(inline=True)
+def wake_blocked(world, i):
+    """Put the ends that waited longest for room in the shared window of port ``i``'s host back in the round.
+
+    As many as fit; returns how many joined.
+    """
+    port = world.ports[i]
+    joined = 0
+    room = 0
+    while port["blocked_head"] >= 0:
+        e = int(port["blocked_head"])
+        end = world.ends[e]
+        if joined == 0:
+            pool = world.pools[end["host"]]
+            room = pool["limit_bytes"] - pool["held_bytes"]
+        unlimited = world.pools[len(world.pools) - 1]
+        length = next_payload_bytes(world.links[e], unlimited, world.params[0], world.ring)
+        if length > room:
+            break
+        room -= length
+        end["is_blocked"] = 0
+        port["blocked_head"] = int(end["next_blocked"])
+        joined += note_ready(world, e)
+    return joined
 
 
 @kernel(inline=True)
@@ -104,6 +154,8 @@ def host_poll(world, i, queue, now_ps):
         queue["ready_head"] = int(end["next_ready"])
         if n == 0:
             end["is_ready"] = 0
+            if world.engine[0]["is_sharing"] != 0:
+                _note_blocked(world, e)
             continue
         end["next_ready"] = -1
         if queue["ready_head"] < 0:
@@ -177,6 +229,7 @@ def host_on_timer(world, e, now_ps):
     n = 0
     if world.engine[0]["protocol"] == TTPOE:
         n = on_timeout(world.links[e], world.params[0], now_ps, world.out, 0)
+        release(world.links[e], world.pools[end["host"]])
     else:
         roce_on_timeout(world.qps[e], world.roce_params[0], now_ps)
     _note_progress(world, e, now_ps)
@@ -191,7 +244,8 @@ def host_start_flow(world, f, now_ps):
     size_bytes = world.flows[f]["size_bytes"]
     n = 0
     if world.engine[0]["protocol"] == TTPOE:
-        n = on_open(world.links[e], now_ps, world.out, 0)
+        if world.links[e]["state"] == _CLOSED:
+            n = on_open(world.links[e], now_ps, world.out, 0)
         on_submit(world.links[e], size_bytes)
     else:
         roce_on_submit(world.qps[e], world.roce_params[0], size_bytes)

@@ -1,6 +1,8 @@
 """Priority flow control (IEEE 802.1Qbb): frames that pause and resume, quanta that run out, pauses that are renewed.
 
-``quanta`` are times of 512 bits at the port's rate. A frame that is being sent when a pause arrives is finished.
+``quanta`` are times of 512 bits at the port's rate. A frame that is being sent when a pause arrives is finished. A
+port tells its peer one priority a frame, ahead of all else, and what holds when the line is free; it renews a pause
+when half of it has passed.
 """
 
 from __future__ import annotations
@@ -24,14 +26,70 @@ def arm_port_timer(world, i, at_ps):
         push(world, at_ps, LINK_STATE, i, port)
 
 
-@kernel
-def send_pfc(world, i, priority, quanta, now_ps):
-    """Queue a PFC frame on port ``i``: pause the peer's ``priority`` for ``quanta``, or resume it with 0.
+@kernel(inline=True)
+def pause_ps(port, quanta):
+    """How long ``quanta`` are at the port's rate, rounded up to a picosecond."""
+    return quanta * port["quantum_ps"] + (quanta * port["quantum_rest"] + port["rate_bps"] - 1) // port["rate_bps"]
 
-    The frame goes ahead of all others, after the one being sent. The caller kicks the port.
+
+@kernel(inline=True)
+def ask_pause(world, i, priority):
+    """Port ``i``'s peer is to pause ``priority``. The caller kicks the port."""
+    port = world.ports[i]
+    port["xoff"] = int(port["xoff"]) | (1 << priority)
+    port["pfc_due"] = int(port["pfc_due"]) | (1 << priority)
+    world.ingress[(i << PRIORITY_SHIFT) + priority]["refresh_at_ps"] = NEVER
+
+
+@kernel(inline=True)
+def ask_resume(world, i, priority):
+    """Port ``i``'s peer may send ``priority`` again. The caller kicks the port."""
+    port = world.ports[i]
+    port["xoff"] = int(port["xoff"]) & ~(1 << priority)
+    port["pfc_due"] = int(port["pfc_due"]) | (1 << priority)
+
+
+@kernel
+def _next_due(port):
+    """Take the next priority of ``port["pfc_due"]`` that the peer must hear of, in turn; or -1.
+
+    What changed and changed back before the line was free is not told, so at most one frame a priority waits.
     """
+    while port["pfc_due"] != 0:
+        due = int(port["pfc_due"])
+        later = due & ~((2 << int(port["pfc_last"])) - 1)
+        if later == 0:
+            later = due
+        priority = 0
+        while (later >> priority) & 1 == 0:
+            priority += 1
+        port["pfc_due"] = due & ~(1 << priority)
+        if ((int(port["xoff"]) | int(port["told_xoff"])) >> priority) & 1:
+            port["pfc_last"] = priority
+            return priority
+    return -1
+
+
+@kernel(inline=True)
+def take_pfc(world, i, now_ps):
+    """The PFC frame that port ``i`` sends now, or -1: it pauses for the configured quanta, or resumes with 0."""
     engine = world.engine[0]
     port = world.ports[i]
+    priority = _next_due(port)
+    if priority < 0:
+        return -1
+    bit = 1 << priority
+    quanta = 0
+    if int(port["xoff"]) & bit:
+        quanta = engine["pfc_quanta"]
+        ingress = world.ingress[(i << PRIORITY_SHIFT) + priority]
+        if int(port["told_xoff"]) & bit == 0:
+            ingress["xoff_count"] += 1
+        port["told_xoff"] = int(port["told_xoff"]) | bit
+        ingress["refresh_at_ps"] = now_ps + pause_ps(port, quanta) // 2
+        arm_port_timer(world, i, ingress["refresh_at_ps"])
+    else:
+        port["told_xoff"] = int(port["told_xoff"]) & ~bit
     p = take_packet(engine, world.packets)
     packet = world.packets[p]
     packet["kind"] = PFC
@@ -40,20 +98,8 @@ def send_pfc(world, i, priority, quanta, now_ps):
     packet["wire_bytes"] = PFC_WIRE_BYTES
     packet["end"] = -1
     packet["dst"] = -1
-    packet["next"] = -1
-    if port["control_head"] < 0:
-        port["control_head"] = p
-    else:
-        world.packets[port["control_tail"]]["next"] = p
-    port["control_tail"] = p
     engine["pfc_frames"] += 1
-    if quanta != 0:
-        port["xoff"] = int(port["xoff"]) | (1 << priority)
-        refresh_at_ps = now_ps + (quanta * port["quantum_ps"]) // 2
-        world.ingress[(i << PRIORITY_SHIFT) + priority]["refresh_at_ps"] = refresh_at_ps
-        arm_port_timer(world, i, refresh_at_ps)
-    else:
-        port["xoff"] = int(port["xoff"]) & ~(1 << priority)
+    return p
 
 
 @kernel(inline=True)
@@ -88,7 +134,7 @@ def take_effect(world, i, p, now_ps):
         queue["paused_since_ps"] = now_ps
         engine["paused_count"] += 1
         sample_paused(engine, world.series, now_ps)
-    queue["pause_until_ps"] = now_ps + quanta * port["quantum_ps"]
+    queue["pause_until_ps"] = now_ps + pause_ps(port, quanta)
     arm_port_timer(world, i, queue["pause_until_ps"])
 
 
@@ -135,7 +181,7 @@ def on_port_timer(world, i, now_ps):
                 next_ps = min(next_ps, world.queues[row]["pause_until_ps"])
         if (int(port["xoff"]) >> priority) & 1:
             if world.ingress[row]["refresh_at_ps"] <= now_ps:
-                send_pfc(world, i, priority, world.engine[0]["pfc_quanta"], now_ps)
+                ask_pause(world, i, priority)
             next_ps = min(next_ps, world.ingress[row]["refresh_at_ps"])
     if next_ps != NEVER:
         arm_port_timer(world, i, next_ps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from emulator.buffer import PRIORITY_SHIFT, switch_on_departure
 from emulator.host import host_poll
 from emulator.packet import LINE_ONLY_BYTES
-from emulator.pfc import send_pfc
+from emulator.pfc import ask_resume, take_pfc
 from emulator.schedule import ARRIVAL, DEPARTURE, push
 from emulator.series import sample
 from emulator.tracing import record
@@ -44,13 +44,13 @@ def enqueue(world, i, p):
 
 @kernel(inline=True)
 def _take_next(world, i, now_ps):
-    """The packet that port ``i`` sends now: control frames, then the highest priority that may send; or -1."""
+    """The packet that port ``i`` sends now: PFC frames, then the highest priority that may send; or -1."""
     port = world.ports[i]
     packets = world.packets
-    p = int(port["control_head"])
-    if p >= 0:
-        port["control_head"] = int(packets[p]["next"])
-        return p
+    if port["pfc_due"] != 0:
+        p = take_pfc(world, i, now_ps)
+        if p >= 0:
+            return p
     eligible = int(port["waiting"]) & ~int(port["paused"])
     priority = 7
     while eligible != 0:
@@ -64,9 +64,9 @@ def _take_next(world, i, now_ps):
                     size_bytes = int(packets[p]["wire_bytes"]) - LINE_ONLY_BYTES
                     ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
                     if switch_on_departure(world.switches[port["switch"]], ingress, queue, size_bytes) != 0:
-                        send_pfc(world, in_port, priority, 0, now_ps)
+                        ask_resume(world, in_port, priority)
                         kick(world, in_port)
-                    if port["is_watched"] != 0:
+                    if port["is_watched"] == priority + 1:
                         sample(world.engine[0], world.series, queue["bytes"], now_ps)
             else:
                 p = host_poll(world, i, queue, now_ps)
@@ -115,7 +115,7 @@ def start_if_idle(world, i, now_ps):
     else:
         world.packets[port["line_tail"]]["next"] = p
     port["line_tail"] = p
-    if port["control_head"] >= 0 or (int(port["waiting"]) & ~int(port["paused"])) != 0:
+    if port["pfc_due"] != 0 or (int(port["waiting"]) & ~int(port["paused"])) != 0:
         port["is_departure_pending"] = 1
         push(world, free_at_ps, DEPARTURE, i, port)
 

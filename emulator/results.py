@@ -12,7 +12,16 @@ import numpy as np
 from emulator import ideal, world
 from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.engine import RunStatus
-from emulator.roce import ACKNOWLEDGE, WRITE_FIRST, WRITE_LAST, wire_bytes
+from emulator.packet import LINE_ONLY_BYTES
+from emulator.roce import (
+    ACKNOWLEDGE,
+    MAX_OUTSTANDING_PACKETS,
+    WRITE_FIRST,
+    WRITE_LAST,
+    WRITE_MIDDLE,
+    WRITE_ONLY,
+    wire_bytes,
+)  # fmt: skip
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
@@ -107,40 +116,60 @@ def _quantile(values: np.ndarray, q: float) -> float | None:
     return float(np.quantile(values, q, method="inverted_cdf")) if values.size else None
 
 
+def message_frames(protocol: int, mtu_bytes: int, size_bytes: int) -> ideal.Frames:
+    """Bytes on the line of a message's data frames."""
+    count = -(-size_bytes // mtu_bytes)
+    last_bytes = size_bytes - (count - 1) * mtu_bytes
+    first_bytes = min(mtu_bytes, size_bytes)
+    if protocol == world.TTPOE:
+        full, last = (
+            max(payload + HEADER_BYTES, MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
+            for payload in (first_bytes, last_bytes)
+        )
+        return ideal.Frames(count, full, full, last)
+    opening = WRITE_FIRST if count > 1 else WRITE_ONLY
+    first, middle, last = (
+        int(wire_bytes(opcode, payload))
+        for opcode, payload in ((opening, first_bytes), (WRITE_MIDDLE, first_bytes), (WRITE_LAST, last_bytes))
+    )
+    return ideal.Frames(count, first, middle, last)
+
+
 def frame_wire_bytes(protocol: int, mtu_bytes: int, size_bytes: int) -> np.ndarray:
     """int64 (n,): bytes on the line of each data frame of a message."""
-    n = -(-size_bytes // mtu_bytes)
-    payload = np.full(n, mtu_bytes, np.int64)
-    payload[-1] = size_bytes - (n - 1) * mtu_bytes
-    if protocol == world.TTPOE:
-        return np.maximum(payload + HEADER_BYTES, MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
-    sizes = np.array([wire_bytes(WRITE_LAST, int(p)) for p in (payload[0], payload[-1])], np.int64)
-    wire = np.full(n, sizes[0])
-    wire[-1] = sizes[1]
-    wire[0] = wire_bytes(WRITE_FIRST, int(payload[0]))
+    frames = message_frames(protocol, mtu_bytes, size_bytes)
+    wire = np.full(frames.count, frames.middle, np.int64)
+    wire[-1] = frames.last
+    wire[0] = frames.first
     return wire
+
+
+def _hops(fabric: Fabric, src: int, dst: int) -> list[ideal.Hop]:
+    ports = fabric.world.ports
+    path = fabric.topology.path(src, dst)
+    return [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path]
 
 
 def ideal_flow_ps(fabric: Fabric, src: int, dst: int, size_bytes: int) -> int:
     """Completion time of one message alone on the idle path between two hosts."""
-    scenario, ports = fabric.scenario, fabric.world.ports
-    hops = [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in fabric.topology.path(src, dst)]
-    back = [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in fabric.topology.path(dst, src)]
+    hops, back = _hops(fabric, src, dst), _hops(fabric, dst, src)
     if fabric.transport.startswith("ttpoe"):
-        config = scenario.ttpoe
-        wire = frame_wire_bytes(world.TTPOE, config.mtu_bytes, size_bytes)
-        window = np.full(len(wire), config.window_bytes // config.mtu_bytes, np.int64)
-        last_payload = size_bytes - (len(wire) - 1) * config.mtu_bytes
-        window[-1] = (config.window_bytes - last_payload) // config.mtu_bytes + 1
+        config = fabric.scenario.ttpoe
+        frames = message_frames(world.TTPOE, config.mtu_bytes, size_bytes)
+        last_bytes = size_bytes - (frames.count - 1) * config.mtu_bytes
+        # The window counts bytes, so a short last frame needs less room.
+        last_window = (config.window_bytes - last_bytes) // config.mtu_bytes + 1
         control = MIN_FRAME_BYTES + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
         opening = ideal.control_path_ps(hops, control) + ideal.control_path_ps(back, control) if config.handshake else 0
-        return opening + ideal.ideal_fct_ps(hops, back, wire, control, window)
-    roce = scenario.roce
-    wire = frame_wire_bytes(world.ROCE, roce.mtu_bytes, size_bytes)
-    frames = len(wire) if roce.window_bytes is None else roce.window_bytes // roce.mtu_bytes
-    window = np.full(len(wire), max(frames, roce.ack_every_packets), np.int64)
+        window = config.window_bytes // config.mtu_bytes
+        return opening + ideal.ideal_fct_ps(hops, back, frames, control, window, last_window)
+    roce = fabric.scenario.roce
+    frames = message_frames(world.ROCE, roce.mtu_bytes, size_bytes)
+    window = min(
+        MAX_OUTSTANDING_PACKETS, NEVER if roce.window_bytes is None else roce.window_bytes // roce.mtu_bytes
+    )
     ack = int(wire_bytes(ACKNOWLEDGE, 0))
-    return ideal.ideal_fct_ps(hops, back, wire, ack, window, roce.ack_every_packets)
+    return ideal.ideal_fct_ps(hops, back, frames, ack, window, window, roce.ack_every_packets)
 
 
 def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
@@ -151,20 +180,17 @@ def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
     """
     if len({message.dst for message in fabric.messages}) != 1:
         return None
-    ports = fabric.world.ports
     protocol = int(fabric.world.engine[0]["protocol"])
     total = 0
     reach: list[int] = []
     for message in fabric.messages:
-        wire = frame_wire_bytes(protocol, mtu_bytes, message.size_bytes)
-        total += int(wire.sum())
-        hops = [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"]))
-                for i in fabric.topology.path(message.src, message.dst)]
-        reach.append(message.start_ps + ideal.control_path_ps(hops[:-1], int(wire[0])))
-    last = ports[fabric.watched_port]
+        frames = message_frames(protocol, mtu_bytes, message.size_bytes)
+        total += frames.total
+        hops = _hops(fabric, message.src, message.dst)
+        reach.append(message.start_ps + ideal.control_path_ps(hops[:-1], frames.first))
+    last = hops[-1]
     first_ps = min(message.start_ps for message in fabric.messages)
-    line_ps = -(-total * 8_000_000_000_000 // int(last["rate_bps"]))
-    return min(reach) - first_ps + line_ps + int(last["delay_ps"])
+    return min(reach) - first_ps + last.line_ps(total) + last.delay_ps
 
 
 def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
@@ -179,11 +205,28 @@ def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
     return count
 
 
-def _check_conservation(w: world.World) -> int:
-    """Frames still in queues and on lines; raises ConservationError if any is unaccounted for."""
+def check_conservation(w: world.World) -> int:
+    """Frames in queues and on lines, at the end of a run or between any two events.
+
+    Raises
+    ------
+    ConservationError
+        If a frame or a byte of a buffer is unaccounted for.
+    """
     engine = w.engine[0]
-    heads = np.concatenate([w.queues["head"], *(w.ports[n] for n in ("line_head", "control_head", "react_head"))])
-    inside = _listed(w.packets, heads)
+    at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
+    inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"]]))
+    queue_bytes = np.zeros(len(w.queues), np.int64)
+    ingress_bytes = np.zeros(len(w.ingress), np.int64)
+    for q in np.flatnonzero(w.queues["head"] >= 0).tolist():
+        p = int(w.queues["head"][q])
+        while p >= 0:
+            inside += 1
+            if at_switches[q]:
+                size = int(w.packets["wire_bytes"][p]) - LINE_ONLY_BYTES
+                queue_bytes[q] += size
+                ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
+            p = int(w.packets["next"][p])
     held = len(w.packets) - int(engine["free_count"])
     balance = int(engine["created"] - engine["delivered"] - engine["dropped"] - engine["lost"])
     if not inside == held == balance:
@@ -191,10 +234,19 @@ def _check_conservation(w: world.World) -> int:
             f"{engine['created']} frames created, {engine['delivered']} delivered, {engine['dropped']} dropped, "
             f"{engine['lost']} lost, so {balance} should be inside; {inside} are listed and {held} rows are held"
         )
-    queued = int(w.switches["shared_bytes"].sum()) + int(w.ingress["headroom_bytes"].sum())
-    at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
-    if queued != int(w.queues["bytes"][at_switches].sum()):
-        raise ConservationError(f"buffers account for {queued} bytes, queues for another number")
+    of_switch = np.repeat(w.ports["switch"], PRIORITIES)
+    shared = [int(w.ingress["shared_bytes"][of_switch == k].sum()) for k in range(len(w.switches))]
+    for what, told, found in (
+        ("queues", w.queues["bytes"], queue_bytes),
+        ("ingress ports", w.ingress["shared_bytes"] + w.ingress["headroom_bytes"], ingress_bytes),
+        ("shared pools", w.switches["shared_bytes"], np.array(shared)),
+    ):
+        if not np.array_equal(told, found):
+            raise ConservationError(f"{what} account for {int(told.sum())} bytes; {int(found.sum())} are there")
+    if (w.switches["shared_bytes"] > w.switches["shared_limit_bytes"]).any():
+        raise ConservationError("a shared pool holds more than it has")
+    if (w.ingress["headroom_bytes"] > w.ingress["headroom_limit_bytes"]).any():
+        raise ConservationError("a headroom holds more than it has")
     return inside
 
 
@@ -216,7 +268,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     """Reduce the arrays of a fabric whose run has ended."""
     w = fabric.world
     engine = w.engine[0]
-    inside = _check_conservation(w)
+    inside = check_conservation(w)
     is_ttpoe = int(engine["protocol"]) == world.TTPOE
     rows = (w.links if is_ttpoe else w.qps)[0::2]
     flows = np.zeros(len(w.flows), FLOW_RESULT)
@@ -232,6 +284,9 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     for k, message in enumerate(fabric.messages):
         path = fabric.topology.path(message.src, message.dst)
         key = (message.size_bytes, *((int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path))
+        if flows["fct_rx_ps"][k] < 0:
+            flows["ideal_ps"][k] = -1
+            continue
         if key not in known:
             known[key] = ideal_flow_ps(fabric, message.src, message.dst, message.size_bytes)
         flows["ideal_ps"][k] = known[key]
@@ -279,7 +334,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     }
     mtu = fabric.scenario.ttpoe.mtu_bytes if is_ttpoe else fabric.scenario.roce.mtu_bytes
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
-    wire = frame_wire_bytes(int(engine["protocol"]), mtu, largest.size_bytes).sum()
+    wire = message_frames(int(engine["protocol"]), mtu, largest.size_bytes).total
     bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
     bucket_ps = int(engine["series_bucket_ps"])
     digest = hashlib.sha256()
@@ -299,7 +354,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         series=_carry_on(w.series, min(end_ps // bucket_ps + 1, len(w.series))),
         series_bucket_ps=bucket_ps,
         end_ps=end_ps,
-        goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / int(wire),
+        goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire,
         wire_bound_ps=_wire_bound_ps(fabric, mtu),
         wall_s=wall_s,
         setup_s=fabric.setup_s,

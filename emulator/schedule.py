@@ -25,7 +25,8 @@ SCHEDULE = np.dtype(
             "shift",  # a bucket is 2**shift ps
             "bucket",  # number of the bucket that is being served
             "cursor", "due_count",  # its events, sorted: due[cursor:due_count], each time in the bucket, class and hash
-            "free_head", "free_count",  # rows of ``nodes``
+            "free_head",  # rows of ``nodes``
+            "free_count",  # events that still fit, wherever: in the ring, the far heap, or the bucket being served
             "far_count",
             "summary",  # bit w: words[w] is not zero
         )
@@ -167,6 +168,7 @@ def push(world, time_ps, event_class, subject, port):
     rank = (event_class << _CLASS_SHIFT) | mix32(tie)
     bucket = time_ps >> schedule["shift"]
     ahead = bucket - schedule["bucket"]
+    schedule["free_count"] -= 1
     if ahead == 0:
         order = ((time_ps - (bucket << schedule["shift"])) << _ORDER_SHIFT) | rank
         i = schedule["due_count"]
@@ -183,7 +185,6 @@ def push(world, time_ps, event_class, subject, port):
     node["time_ps"], node["rank"], node["subject"] = time_ps, rank, subject
     if ahead < SLOTS:
         schedule["free_head"] = int(node["next"])
-        schedule["free_count"] -= 1
         slot = bucket & _SLOT_MASK
         head = int(schedule["slots"][slot])
         node["next"] = head
@@ -219,6 +220,9 @@ def _next_slot(schedule):
 def open_next_bucket(world):
     """Serve the next bucket that has events; returns 0 if there is none anywhere. Call when the last one is done."""
     schedule = world.schedule[0]
+    schedule["free_count"] += schedule["due_count"]
+    schedule["cursor"] = 0
+    schedule["due_count"] = 0
     ahead = _next_slot(schedule)
     bucket = schedule["bucket"] + ahead
     is_ring = ahead < SLOTS
@@ -248,7 +252,6 @@ def open_next_bucket(world):
             after = int(node["next"])
             node["next"] = schedule["free_head"]
             schedule["free_head"] = n
-            schedule["free_count"] += 1
             n = after
     while schedule["far_count"] != 0 and world.far[0]["time_ps"] >> schedule["shift"] == bucket:
         world.due[count] = ((world.far[0]["time_ps"] - start_ps) << _ORDER_SHIFT) | world.far[0]["rank"]
@@ -258,7 +261,6 @@ def open_next_bucket(world):
         schedule["far_count"] -= 1
     if count > 1:
         _sort(world.due, world.due_subject, world.spare, world.spare_subject, count)
-    schedule["cursor"] = 0
     schedule["due_count"] = count
     return 1
 

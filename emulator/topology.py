@@ -44,12 +44,14 @@ class Topology:
 
 
 def headroom_bound_bytes(
-    max_wire_bytes: int, rate_bps: int, delay_ps: int, reaction_ps: int = 0, pipeline_ps: int = 0
-) -> int:
+    max_wire_bytes: int, rate_bps: int, delay_ps: int, reaction_ps: int = 0, pipeline_ps: int = 0,
+    lossless_priorities: int = 1,
+) -> int:  # fmt: skip
     """Bytes that may still arrive at a switch after the frame that asks for a pause.
 
     A frame finishing at the sender when the pause takes effect, the cable's content both ways, a frame ahead of the
-    PFC frame on the reverse line, the PFC frame, reaction and pipeline, and the frame that crossed the threshold.
+    PFC frame on the reverse line, the PFC frame and one for each other lossless priority ahead of it, reaction and
+    pipeline, and the frame that crossed the threshold.
 
     Parameters
     ----------
@@ -59,13 +61,14 @@ def headroom_bound_bytes(
         Of the cable.
     reaction_ps, pipeline_ps : int
         The sender's reaction to a pause, and the switch's pipeline.
+    lossless_priorities : int
 
     Notes
     -----
     Source: our bound, for our switch; 802.1Q annex N and SONiC sum the same terms with vendors' constants.
     """
     in_time_ps = 2 * delay_ps + reaction_ps + pipeline_ps
-    return 3 * max_wire_bytes + PFC_WIRE_BYTES + -(-in_time_ps * rate_bps // 8_000_000_000_000)
+    return 3 * max_wire_bytes + lossless_priorities * PFC_WIRE_BYTES + -(-in_time_ps * rate_bps // 8_000_000_000_000)
 
 
 def build_star(scenario: ScenarioConfig, hosts: int) -> Topology:

@@ -23,6 +23,7 @@ ENGINE = np.dtype(
         # conservation: created = delivered + dropped + lost + in queues and on lines
         "created", "delivered", "dropped", "lost",
         "pfc_frames", "pfc_quanta", "pause_reaction_ps", "paused_count",
+        "is_sharing",  # the links of a host share a window
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps",
         "answer_priority",
@@ -45,15 +46,20 @@ PORT = np.dtype(
             "ps_per_byte",  # 0 where the division is not exact
         ),
         ("line_head", "i4"), ("line_tail", "i4"),  # frames on the line, in order; the head's arrival is scheduled
-        ("control_head", "i4"),  # PFC frames, ahead of all and never paused
+        ("pfc_due", "i2"),  # bit n: the peer is to be told about priority n, ahead of all frames
+        ("pfc_last", "i2"),  # the priority that it was told about last
         ("switch", "i4"), ("far_switch", "i4"),  # what the port and its line's end belong to; -1: a host
         ("waiting", "i2"), ("paused", "i2"),  # bit n: priority n has something to send, is paused by the peer
-        ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"), ("is_watched", "i1"),
+        ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"),
+        ("is_watched", "i1"),  # 1 + the priority whose queue is sampled, or 0
         # the rest
-        ("control_tail", "i4"),
-        *_int64("tx_frames", "tx_bytes", "rate_bps", "quantum_ps", "timer_at_ps", "timer_pending_ps"),
+        *_int64(
+            "tx_frames", "tx_bytes", "rate_bps", "timer_pending_ps",
+            "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
+        ),
         ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
-        ("xoff", "i4"),  # bit n: we have paused the peer's priority n
+        ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
+        ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
         ("bad_next", "i4"), ("bad_end", "i4"),  # this port's ordinals in ``bad_fcs_frames``
         ("bad_fcs", "i4"),  # frames it sent that arrived damaged
     ],
@@ -65,7 +71,7 @@ END = np.dtype(
     [
         ("timer_pending_ps", "i8"),  # the earliest timer event in the heap
         ("host", "i4"), ("port", "i4"), ("peer_host", "i4"),
-        ("next_ready", "i4"), ("is_ready", "i4"), ("priority", "i4"),
+        ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
     ],
     align=True,
 )
@@ -112,7 +118,7 @@ class World(NamedTuple):
     ends: np.ndarray
     links: np.ndarray  # LINK, (ends,) under TTPoE, else (1,)
     ring: np.ndarray
-    pools: np.ndarray  # (hosts,)
+    pools: np.ndarray  # (hosts + 1,): the last one is without a limit
     params: np.ndarray
     qps: np.ndarray  # QP, (ends,) under RoCE, else (1,)
     roce_params: np.ndarray

@@ -22,6 +22,7 @@ from ttpoe.errors import (
     PeerRestartedError,
     PeerUnreachableError,
 )
+from ttpoe.fsm import Opcode
 from ttpoe.impair import Impairment
 from ttpoe.rawsock import RawSocket
 from ttpoe.units import PS_PER_MS
@@ -197,6 +198,36 @@ async def test_endpoint_close_flushes_every_stream(veth):
                 (await a.connect(b.mac, vc)).write(b"y" * 200_000)
         peers = [await anext(incoming) for _ in range(3)]
         assert [len(await peer.read()) for peer in peers] == [200_000] * 3
+
+
+class _LosesFirst(Impairment):
+    """Loses the first frame with an opcode, and nothing else."""
+
+    def __init__(self, opcode: int) -> None:
+        super().__init__(0)
+        self._opcode: int | None = opcode
+
+    def pass_frame(self, frame):
+        if frame[42] == self._opcode:
+            self._opcode = None
+            return []
+        return [bytes(frame)]
+
+
+async def test_endpoint_that_closes_still_repeats_a_lost_close_ack(veth):
+    async def serve() -> bytes:
+        async with open_on(veth[1]) as b:
+            return await (await anext(b.listen())).read()
+
+    line = _LosesFirst(Opcode.CLOSE_ACK)
+    server = asyncio.create_task(serve())
+    await asyncio.sleep(0)
+    async with open_on(veth[0], impairment=line) as a:
+        stream = await a.connect(veth[1].mac)
+        stream.write(b"x")
+        await stream.close()
+    assert line._opcode is None
+    assert await server == b"x"
 
 
 async def test_body_that_raises_gives_the_link_up(veth):

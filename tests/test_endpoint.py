@@ -102,6 +102,16 @@ def test_frames_on_the_wire_are_padded_and_sized():
     assert all(len(data) == 64 for _, data in pair.frames if data not in payloads)
 
 
+def test_padding_shows_nothing_of_older_frames():
+    pair = WirePair(dataclasses.replace(SMALL, burst_frames=1))
+    link = pair.a.connect(MAC_B, 2, 0)
+    pair.settle()
+    for data in (b"s" * 64, b"x"):
+        link.submit(data)
+        pair.settle()
+    assert [data[60:64] for _, data in pair.frames if data[42] == Opcode.PAYLOAD] == [b"ssss", b"x\0\0\0"]
+
+
 # Bad input
 
 
@@ -442,6 +452,18 @@ def test_links_take_turns():
     channels = [parse(bytes(out)).header[0]["vc"] for out in iter(lambda: pair.a.poll_transmit(pair.now_ps), None)]
     assert sorted(channels[:6]) == [0, 0, 1, 1, 2, 2]
     assert channels[:6] == channels[6:12] == channels[12:]
+
+
+def test_links_keep_their_own_books_of_what_is_in_flight():
+    pair = WirePair(SMALL)
+    links = [pair.a.connect(MAC_B, vc, 0) for vc in range(2)]
+    pair.settle()
+    links[0].submit(b"a" * 64)
+    links[1].submit(b"b" * 10)
+    assert pair.step()
+    pair.settle()
+    assert [link.unacknowledged_bytes for link in links] == [0, 0]
+    assert pair.a.counters()["payloads_resent"] == 0
 
 
 def test_answers_come_before_payload():

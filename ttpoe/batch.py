@@ -50,7 +50,7 @@ DROPS = (
 FOREIGN_DESTINATION, BAD_SOURCE, UNKNOWN_LINK, RECEIVE_BUFFER_FULL, ANSWERS_FULL = range(len(Reason), len(DROPS))
 
 BATCH = np.dtype(
-    [(name, "i8") for name in ("next_frame", "n_answers", "n_changed", "n_deliveries", "delivered_bytes", "stop")],
+    [(name, "i8") for name in ("next_frame", "n_answers", "n_changed", "n_deliveries", "stop")],
     align=True,
 )
 """Where a batch stands. ``n_answers`` goes in and out, the rest comes out."""
@@ -258,7 +258,6 @@ def take_frames(
     batch[0]["n_answers"] = n_answers
     batch[0]["n_changed"] = n_changed
     batch[0]["n_deliveries"] = n_deliveries
-    batch[0]["delivered_bytes"] = end
     batch[0]["stop"] = stop
 
 

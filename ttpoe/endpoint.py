@@ -232,7 +232,7 @@ class Endpoint:
         while first < n_frames:
             batch["n_answers"] = self._n_answers
             take_frames(first, n_frames, now_ps, *self._take_args)
-            first, self._n_answers, n_changed, n_deliveries, _, stop = batch.item()
+            first, self._n_answers, n_changed, n_deliveries, stop = batch.item()
             for row, start, end in self._deliveries[:n_deliveries].tolist():
                 self._links[row].deliver(self._delivered_view[start:end])
             self._spread_news(n_changed)

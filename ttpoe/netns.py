@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from ttpoe.constants import TESLA_OUI
@@ -183,7 +184,7 @@ def veth_pair(mtu_bytes: int = 1500) -> Iterator[tuple[Side, Side]]:
             for side in (a, b):
                 side.set_link(state="up")
             for side in (a, b):
-                side.call(lambda side=side: _wait_up(side))
+                side.call(partial(_wait_up, side))
         except OSError as error:
             raise InterfaceError(f"cannot make a veth pair: {error.strerror or error}") from error
         yield a, b

@@ -13,8 +13,19 @@ from hypothesis import strategies as st
 
 from emulator.fabric import Fabric, _chain
 from emulator.schedule import (
-    ARRIVAL, DEPARTURE, EVENT, LINK_STATE, MAX_SHIFT, SCHEDULE, SLOTS, TIMER, bucket_shift, due_class, due_time_ps,
-    open_next_bucket, push,
+    ARRIVAL,
+    DEPARTURE,
+    EVENT,
+    LINK_STATE,
+    MAX_SHIFT,
+    SCHEDULE,
+    SLOTS,
+    TIMER,
+    bucket_shift,
+    due_class,
+    due_time_ps,
+    open_next_bucket,
+    push,
 )  # fmt: skip
 from ttpoe._jit import kernel
 

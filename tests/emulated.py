@@ -1,0 +1,65 @@
+"""Short ways to run scenarios in tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from emulator.config import TRANSPORTS, make_scenario
+from emulator.engine import RunStatus, run
+from emulator.fabric import Fabric
+from emulator.results import RunResult, check_conservation
+
+ALL = TRANSPORTS
+LINE_PS_PER_BYTE = 80
+"""At 100 Gb/s."""
+
+
+def incast(senders: int, size_bytes: int, **fields: Any) -> dict[str, Any]:
+    """Plain values of an incast scenario; other top-level fields as given."""
+    return {"workload": {"kind": "incast", "senders": senders, "size_bytes": size_bytes}, **fields}
+
+
+def flows(*rows: tuple[int, ...], **fields: Any) -> dict[str, Any]:
+    """Plain values of a scenario of single messages: (src, dst, size_bytes[, start_ps])."""
+    names = ("src", "dst", "size_bytes", "start_ps")
+    return {"workload": {"kind": "flows", "flows": [dict(zip(names, row, strict=False)) for row in rows]}, **fields}
+
+
+def make(values: dict[str, Any], transport: str, seed: int = 1, **options: Any) -> Fabric:
+    """A fabric about to run."""
+    return Fabric(make_scenario(values), transport, seed, **options)
+
+
+def result_of(values: dict[str, Any], transport: str, seed: int = 1) -> RunResult:
+    """The result of one run."""
+    return make(values, transport, seed).run()
+
+
+def traced(values: dict[str, Any], transport: str, ports: set[str], seed: int = 1) -> tuple[Fabric, RunResult, Any]:
+    """A run and the TRACE rows of ``ports``."""
+    fabric = make(values, transport, seed, capture=frozenset(ports))
+    kept: list[np.ndarray] = []
+    result = fabric.run(sink=lambda rows: kept.append(rows.copy()))
+    return fabric, result, np.concatenate(kept)
+
+
+def checked(values: dict[str, Any], transport: str, seed: int = 1, every: int = 997) -> RunResult:
+    """A run whose frames and bytes are all accounted for after each ``every`` events."""
+    fabric = make(values, transport, seed)
+    checks = 0
+
+    def check(_: Any) -> None:
+        nonlocal checks
+        checks += 1
+        check_conservation(fabric.world)
+
+    result = fabric.run(max_events=every, on_slice=check)
+    assert checks > 0
+    return result
+
+
+def step(fabric: Fabric, events: int = 1) -> RunStatus:
+    """Serve a number of events of a fabric that is small enough never to need more rows."""
+    return RunStatus(run(fabric.world, fabric.scenario.until_ps, events))

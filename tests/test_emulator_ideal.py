@@ -1,0 +1,190 @@
+"""One flow alone: closed forms, and a run that equals them to the picosecond."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated import ALL, flows, incast, result_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator import ideal, world
+from emulator.ideal import Frames, Hop, ideal_fct_ps
+from emulator.results import frame_wire_bytes, message_frames
+
+US, MS, S = 10**6, 10**9, 10**12
+
+
+def line_ps(wire_bytes: int, rate_bps: int) -> int:
+    return -(-wire_bytes * 8 * S // rate_bps)
+
+
+def replay(hops: list[Hop], back: list[Hop], sizes: list[int], ack: int, window: int, last_window: int,
+           every: int) -> int:  # fmt: skip
+    """The model in words: a frame starts when its window and the line before it allow, and queues at each hop."""
+    free = [0] * len(hops)
+    free_back = [0] * len(back)
+    acked: dict[int, int] = {}  # highest frame acknowledged: when
+    done = 0
+    for i, size in enumerate(sizes):
+        needs = i - (last_window if i == len(sizes) - 1 else window)
+        at = 0 if needs < 0 else min(t for frame, t in acked.items() if frame >= needs)
+        for k, hop in enumerate(hops):
+            free[k] = max(at, free[k]) + line_ps(size, hop.rate_bps)
+            at = free[k] + hop.delay_ps
+        done = at
+        if (i + 1) % every == 0 or i == len(sizes) - 1:
+            for k, hop in enumerate(back):
+                free_back[k] = max(at, free_back[k]) + line_ps(ack, hop.rate_bps)
+                at = free_back[k] + hop.delay_ps
+            acked[i] = at
+    return done
+
+
+RATES = st.sampled_from([10**6, 10**9, 3_700_000_000, 10**10, 2_500_000_000, 99_999_999_999, 10**11, 4 * 10**11])
+HOPS = st.lists(st.builds(Hop, RATES, st.integers(0, MS)), min_size=1, max_size=5)
+
+
+@given(HOPS, HOPS, st.integers(1, 60), st.integers(64, 9000), st.integers(64, 9000), st.integers(64, 9000),
+       st.integers(64, 200), st.integers(1, 70), st.integers(0, 3), st.integers(1, 8))  # fmt: skip
+@settings(max_examples=400)
+def test_the_closed_form_and_the_recursion_equal_a_replay(
+    hops: list[Hop], back: list[Hop], count: int, first: int, middle: int, last: int, ack: int, window: int,
+    more: int, every: int,
+) -> None:  # fmt: skip
+    window = max(window, every)
+    frames = Frames(count, first, middle, last)
+    sizes = [middle] * count
+    sizes[-1] = last
+    sizes[0] = first
+    expected = replay(hops, back, sizes, ack, window, window + more, every)
+    assert ideal_fct_ps(hops, back, frames, ack, window, window + more, every) == expected
+    assert frames.total == sum(sizes)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+def test_without_a_window_the_bottleneck_and_one_store_and_forward(count: int) -> None:
+    """Equal frames: each hop once, and the slowest for the others."""
+    hops = [Hop(10**11, US), Hop(10**10, 2 * US), Hop(4 * 10**11, 0)]
+    expected = sum(line_ps(1000, hop.rate_bps) + hop.delay_ps for hop in hops) + (count - 1) * line_ps(1000, 10**10)
+    assert ideal_fct_ps(hops, hops, Frames(count, 1000, 1000, 1000), 88, count, count) == expected
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 7])
+def test_limited_by_the_window_one_round_trip_a_block(blocks: int) -> None:
+    """A window far below the path's content: block after block, each when the one before is acknowledged."""
+    hops = [Hop(10**11, 100 * US)] * 2
+    window, data, ack = 4, 1108, 88
+    path = sum(line_ps(data, hop.rate_bps) + hop.delay_ps for hop in hops)
+    back = sum(line_ps(ack, hop.rate_bps) + hop.delay_ps for hop in hops)
+    expected = (blocks - 1) * (path + back) + path + (window - 1) * line_ps(data, 10**11)
+    frames = Frames(blocks * window, data, data, data)
+    assert ideal_fct_ps(hops, hops, frames, ack, window, window) == expected
+
+
+def test_a_petabyte_takes_no_time() -> None:
+    frames = message_frames(world.ROCE, 4096, 2**50)
+    hops = [Hop(10**11, US)] * 2
+    got = ideal_fct_ps(hops, hops, frames, 86, 2**62, 2**62)
+    assert got == (frames.total + frames.first) * 80 + 2 * US
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mtu", "size", "expected"),
+    [
+        # 14 + 20 + 8 + 12 + 4 = 58 (+ RETH 16), payload padded to 4, FCS 4, preamble and gap 20
+        (world.ROCE, 4096, 1, [102]),
+        (world.ROCE, 4096, 4096, [4194]),
+        (world.ROCE, 4096, 4097, [4194, 86]),
+        (world.ROCE, 1024, 2500, [1122, 1106, 534]),
+        # header 60, minimum 64
+        (world.TTPOE, 1024, 1, [88]),
+        (world.TTPOE, 1024, 4, [88]),
+        (world.TTPOE, 1024, 5, [89]),
+        (world.TTPOE, 1024, 1024, [1108]),
+        (world.TTPOE, 1024, 2049, [1108, 1108, 88]),
+    ],
+)
+def test_bytes_on_the_line_of_a_message(protocol: int, mtu: int, size: int, expected: list[int]) -> None:
+    assert frame_wire_bytes(protocol, mtu, size).tolist() == expected
+    assert message_frames(protocol, mtu, size).total == sum(expected)
+
+
+@st.composite
+def lone_flows(draw: st.DrawFn) -> dict[str, Any]:
+    mtu = draw(st.integers(1, 9000) | st.sampled_from([1024, 4096]))
+    size = draw(st.integers(1, 3 * mtu) | st.integers(1, 400 * mtu) | st.sampled_from([mtu, 2 * mtu, 2 * mtu + 1]))
+    every = draw(st.integers(1, 9))
+    window = draw(st.integers(mtu * every, 3 * mtu * every) | st.integers(mtu * every, 500 * mtu))
+    rate = st.sampled_from([10**9, 3_700_000_000, 10**10, 25 * 10**9, 10**11, 4 * 10**11])
+    delay = st.sampled_from([0, 1, US]) | st.integers(0, MS)
+    links = [{"hosts": [h], "rate_bps": draw(rate), "delay_ps": draw(delay)} for h in (0, 1)]
+    return flows(
+        (0, 1, size, draw(st.sampled_from([0, 12_345]))),
+        topology={"links": links},
+        switch={"buffer_bytes": 2**34, "pipeline_latency_ps": draw(st.sampled_from([0, 1, 437_000]))},
+        # A timeout below the round trip would resend what is not lost.
+        ttpoe={"mtu_bytes": mtu, "window_bytes": window, "handshake": draw(st.booleans()),
+               "shared_window": draw(st.booleans()), "rto_min_ps": "1s", "rto_initial_ps": "1s", "rto_max_ps": "1s"},
+        roce={"mtu_bytes": mtu, "window_bytes": draw(st.sampled_from([None, window])), "ack_every_packets": every,
+              "rto_exponent": 25},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("transport", ALL)
+@given(values=lone_flows())
+@settings(max_examples=60)
+def test_a_flow_alone_takes_the_ideal_time(transport: str, values: dict[str, Any]) -> None:
+    result = result_of(values, transport)
+    flow = result.flows[0]
+    assert flow["fct_rx_ps"] == flow["ideal_ps"] > 0
+    assert flow["fct_tx_ps"] > flow["fct_rx_ps"]
+    assert result.counters["drops"] == result.counters["resent_packets"] == result.counters["pauses"] == 0
+    assert result.summary()["slowdown_p99"] == 1.0
+    assert result.wire_bound_ps is not None
+    assert result.wire_bound_ps <= flow["fct_rx_ps"]
+
+
+@pytest.mark.parametrize("delay_ps", [0, US, 250 * US])
+def test_the_handshake_costs_a_round_trip(delay_ps: int) -> None:
+    """OPEN and OPEN_ACK, 88 bytes each on two lines there and two back."""
+    took = {}
+    for handshake in (True, False):
+        values = incast(1, 1000, link={"delay_ps": delay_ps}, ttpoe={"handshake": handshake, "rto_initial_ps": "1s"})
+        took[handshake] = int(result_of(values, "ttpoe").flows["fct_rx_ps"][0])
+    assert took[True] - took[False] == 4 * (88 * 80 + delay_ps)
+
+
+RTTS_US = [1, 10, 50, 80, 86, 87, 90, 120, 250, 500, 1000]
+
+
+@pytest.mark.parametrize("rtt_us", RTTS_US)
+def test_the_window_knee(rtt_us: int) -> None:
+    """Goodput = min(line x 1024/1108, window/RTT) within 2 %; the knee is where both are equal, 86.6 us."""
+    values = incast(1, 100_000_000, link={"delay_ps": rtt_us * US // 4}, ttpoe={"rto_initial_ps": "1s"})
+    expected = min(100 * 1024 / 1108, 1_000_000 * 8000 / (rtt_us * US))
+    assert result_of(values, "ttpoe").summary()["goodput_gbps"] == pytest.approx(expected, rel=0.02)
+    knee_us = 1_000_000 * 8000 / (100 * 1024 / 1108) / US
+    assert knee_us == pytest.approx(86.6, abs=0.05)
+
+
+def test_the_window_is_what_limits() -> None:
+    """Twice the window, twice the goodput above the knee; no change below it."""
+    def fct(window: str, rtt_us: int) -> int:
+        values = incast(1, 60_000_000, link={"delay_ps": rtt_us * US // 4},
+                        ttpoe={"window_bytes": window, "rto_initial_ps": "1s"})  # fmt: skip
+        return int(result_of(values, "ttpoe").flows["fct_rx_ps"][0])
+
+    assert fct("1MB", 800) / fct("2MB", 800) == pytest.approx(2, rel=0.05)
+    assert fct("1MB", 20) == fct("2MB", 20)
+
+
+def test_control_path() -> None:
+    assert ideal.control_path_ps([Hop(10**11, US), Hop(10**10, 5)], 88) == 7040 + US + 70400 + 5
+
+
+def test_a_message_longer_than_its_first_frame_pads_nothing() -> None:
+    sizes = frame_wire_bytes(world.ROCE, 4096, 3 * 4096 + 1)
+    assert np.diff(sizes).tolist() == [-16, 0, 62 + 24 - 4178]

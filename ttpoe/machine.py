@@ -42,6 +42,9 @@ _NOT_OPEN, _ILLEGAL_SEND = int(Status.NOT_OPEN), int(Status.ILLEGAL_SEND)
 _F_RETRY_LIMIT, _F_REFUSED, _F_LINK_DOWN = int(Failure.RETRY_LIMIT), int(Failure.REFUSED), int(Failure.LINK_DOWN)
 _F_PEER_RESTARTED, _F_CLOSED_UNSENT = int(Failure.PEER_RESTARTED), int(Failure.CLOSED_UNSENT)
 
+MAX_OVERTAKING = 16
+"""Ids by which frames may overtake each other without being taken for a new pass of the sender; ours."""
+
 MAX_ANSWERS = 2
 """Rows that one call can append at most; callers keep this much room in ``out``."""
 
@@ -58,7 +61,7 @@ def open_links(links: np.ndarray, peer_initial_seq: np.ndarray | int) -> None:
     """
     links["state"] = _S_OPEN
     links["rx_seq"] = peer_initial_seq
-    links["proven_at_byte"] = 0
+    links["proven_at_ps"] = 0
 
 
 @kernel
@@ -181,13 +184,17 @@ def _receive_payload(link, frame, now_ps, out, n_out):
         return _send(link, _NACK_NOLINK, 0, seq, out, n_out)
     closing_unanswered = link["state"] == _S_CLOSE_SENT and link["close_answered"] == 0
     if distance > 1 or closing_unanswered or frame["payload_bytes"] == 0:
-        # Go-back-N: name the missing id once, and again only when ids step back, which shows a new pass of the sender.
-        # While our CLOSE is unanswered a new pass changes nothing, and naming it again would only keep passes coming.
+        # Go-back-N: name the missing id once, and again only when a step back shows a new pass of the sender: a long one,
+        # or one to right behind the gap. A short one is a frame that others overtook, or a duplicate. While our CLOSE is
+        # unanswered a new pass changes nothing, and naming it again would only keep passes coming.
         link["gaps_received"] += 1
-        is_new_pass = seq_diff(seq, link["rx_gap_seq"]) <= 0 and not closing_unanswered
-        link["rx_gap_seq"] = seq
-        if link["rx_nacked"] != 0 and not is_new_pass:
+        step_back = seq_diff(link["rx_gap_seq"], seq)
+        is_new_pass = step_back > MAX_OVERTAKING or (step_back > 0 and distance == 2)
+        if link["rx_nacked"] != 0 and (closing_unanswered or not is_new_pass):
+            if step_back < 0:
+                link["rx_gap_seq"] = seq
             return n_out
+        link["rx_gap_seq"] = seq
         link["rx_nacked"] = 1
         link["nacks_sent"] += 1
         return _send(link, _NACK, 0, seq_add(link["rx_seq"], 1), out, n_out)
@@ -195,8 +202,8 @@ def _receive_payload(link, frame, now_ps, out, n_out):
     link["rx_nacked"] = 0
     link["rx_bytes"] += frame["payload_bytes"]
     link["payloads_received"] += 1
-    if link["proven_at_byte"] == NEVER:
-        link["proven_at_byte"] = link["cut_bytes"]
+    if link["proven_at_ps"] == NEVER:
+        link["proven_at_ps"] = now_ps
     link["acks_sent"] += 1
     n_out = _send(link, _ACK, 0, seq, out, n_out)
     if link["has_rx_closing"] != 0:
@@ -218,8 +225,8 @@ def _receive_ack(link, ring, pool, params, seq, now_ps):
     if seq_diff(seq, link["tx_max"]) >= 0:
         link["dropped_illegal"] += 1
         return 0
-    if link["proven_at_byte"] == NEVER:
-        link["proven_at_byte"] = link["cut_bytes"]
+    if link["proven_at_ps"] == NEVER:
+        link["proven_at_ps"] = now_ps
     acknowledge(link, ring, pool, params, seq, now_ps)
     return 1
 
@@ -230,16 +237,15 @@ def _receive_nack(link, ring, pool, params, seq, now_ps):
     if seq_diff(seq, link["tx_una"]) < 0 or seq_diff(seq, link["tx_max"]) >= 0:
         link["dropped_stale"] += 1
         return
-    if link["proven_at_byte"] == NEVER:
-        link["proven_at_byte"] = link["cut_bytes"]
+    if link["proven_at_ps"] == NEVER:
+        link["proven_at_ps"] = now_ps
     link["nacks_received"] += 1
     if seq != link["tx_una"]:
         acknowledge(link, ring, pool, params, seq_add(seq, -1), now_ps)
     if seq_diff(seq, link["tx_next"]) >= 0:
         return  # not sent again yet
-    was_resent = link["has_karn"] != 0 and seq_diff(seq, link["karn_seq"]) < 0
-    sent_at_ps = ring[link["ring_base"] + (seq & link["ring_mask"])]["sent_at_ps"]
-    if was_resent and now_ps - sent_at_ps < link["min_rtt_ps"]:
+    slot = ring[link["ring_base"] + (seq & link["ring_mask"])]
+    if slot["is_resent"] != 0 and now_ps - slot["sent_at_ps"] < link["min_rtt_ps"]:
         # Too early to be about the resend: an echo of an earlier pass. If frames overtake each other, a pass draws many
         # NACKs; a pass for each would multiply without end. So one pass a round trip, and before the first sample
         # (min_rtt NEVER) only the timer resends what was resent.
@@ -375,7 +381,7 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
         if (
             seq_diff(seq, link["tx_una"]) >= 0
             and seq_diff(seq, link["tx_max"]) < 0
-            and ring[link["ring_base"] + (seq & link["ring_mask"])]["end_byte"] > link["proven_at_byte"]
+            and ring[link["ring_base"] + (seq & link["ring_mask"])]["sent_at_ps"] >= link["proven_at_ps"]
         ):
             _end(link, _F_LINK_DOWN)
         else:
@@ -502,7 +508,9 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
         link["cut_bytes"] += length
         pool["held_bytes"] += length
         slot["end_byte"] = link["cut_bytes"]
+        slot["is_resent"] = 0
     else:
+        slot["is_resent"] = 1
         link["payloads_resent"] += 1
         link["bytes_resent"] += length
     slot["sent_at_ps"] = now_ps

@@ -24,8 +24,8 @@ def clamp_rto_ps(rto_ps, params):
 def acknowledge(link, ring, pool, params, seq, now_ps):
     """Take every id up to ``seq`` as acknowledged; ``seq`` must lie in [tx_una, tx_max).
 
-    Samples the round trip unless the id may have been resent (Karn), restarts the timer (RFC 6298, 5.2 and 5.3) and
-    forgets the retries.
+    Samples the round trip unless the id was resent (Karn), restarts the timer (RFC 6298, 5.2 and 5.3), and forgets
+    retries and back-off: progress shows that the path is alive, as Linux takes it; RFC 6298 waits for a new sample.
 
     Parameters
     ----------
@@ -44,8 +44,7 @@ def acknowledge(link, ring, pool, params, seq, now_ps):
     if seq_diff(link["tx_una"], link["tx_next"]) > 0:
         link["tx_next"] = link["tx_una"]
         link["sent_bytes"] = link["acked_bytes"]
-    if link["has_karn"] == 0 or seq_diff(seq, link["karn_seq"]) >= 0:
-        link["has_karn"] = 0
+    if slot["is_resent"] == 0:
         rtt_ps = now_ps - slot["sent_at_ps"]
         link["min_rtt_ps"] = min(link["min_rtt_ps"], rtt_ps)
         if link["srtt_ps"] == 0:
@@ -55,6 +54,7 @@ def acknowledge(link, ring, pool, params, seq, now_ps):
             error_ps = rtt_ps - link["srtt_ps"]
             link["rttvar_ps"] += (abs(error_ps) - link["rttvar_ps"]) // 4
             link["srtt_ps"] += error_ps // 8
+    if link["srtt_ps"] != 0:
         link["rto_ps"] = clamp_rto_ps(link["srtt_ps"] + 4 * link["rttvar_ps"], params)
     link["retries"] = 0
     link["timer_at_ps"] = NEVER if link["tx_una"] == link["tx_next"] else now_ps + link["rto_ps"]
@@ -62,11 +62,9 @@ def acknowledge(link, ring, pool, params, seq, now_ps):
 
 @kernel
 def go_back(link):
-    """Send again from the oldest unacknowledged id: go-back-N. Modifies ``link``; ids below tx_max become ambiguous."""
+    """Send again from the oldest unacknowledged id: go-back-N. Modifies ``link``."""
     link["tx_next"] = link["tx_una"]
     link["sent_bytes"] = link["acked_bytes"]
-    link["karn_seq"] = link["tx_max"]
-    link["has_karn"] = 1
     link["timer_at_ps"] = NEVER  # nothing is in flight; the first resend starts it
 
 

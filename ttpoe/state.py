@@ -46,12 +46,12 @@ LINK = np.dtype(
         "state", "vc", "failure",
         "initial_seq",  # our opening id, drawn by the owner; our first PAYLOAD is the id after it
         "has_ended",  # closed after having been up or tried: an OPEN cannot raise it again, init_links can
-        "proven_at_byte",  # cut_bytes when the peer was first known to be open (NEVER: not yet); see NACK_NOLINK
+        "proven_at_ps",  # when the peer was first known to be open (NEVER: not yet); see NACK_NOLINK
         "is_closing",  # the owner asked for a close, to be sent when all is acknowledged
         "close_answered",  # our CLOSE was answered by a CLOSE_NACK: the peer still sends
         # receiving
         "rx_seq",  # last id delivered in order
-        "rx_gap_seq",  # the last id that came beyond rx_seq + 1: a step back from it shows a new pass of the sender
+        "rx_gap_seq",  # the highest id of this pass beyond rx_seq + 1: a step back from it shows a new pass of the sender
         "rx_nacked",  # 1 while a NACK for rx_seq + 1 is out
         "rx_bytes",  # delivered in order
         "rx_closing_seq", "has_rx_closing",  # the last id we still accept
@@ -60,7 +60,7 @@ LINK = np.dtype(
         "acked_bytes", "sent_bytes", "cut_bytes", "submitted_bytes",
         "ring_base", "ring_mask",  # this link's slots in the SENT array; the mask is slots - 1, a power of two
         # recovery (RFC 6298)
-        "timer_at_ps", "rto_ps", "srtt_ps", "rttvar_ps", "min_rtt_ps", "karn_seq", "has_karn", "retries",
+        "timer_at_ps", "rto_ps", "srtt_ps", "rttvar_ps", "min_rtt_ps", "retries",
         # counters
         "payloads_sent", "payloads_resent", "bytes_resent", "timeouts",
         "acks_sent", "nacks_sent", "nacks_received", "nacks_stale",
@@ -70,8 +70,8 @@ LINK = np.dtype(
     align=True,
 )
 
-SENT = np.dtype(_int64("end_byte", "sent_at_ps"), align=True)
-"""One slot per unacknowledged id: the stream offset after its payload, and when it was last sent."""
+SENT = np.dtype(_int64("end_byte", "sent_at_ps", "is_resent"), align=True)
+"""One slot per unacknowledged id: the stream offset after its payload, when it was last sent, whether more than once."""
 
 POOL = np.dtype(_int64("held_bytes", "limit_bytes"), align=True)
 """Payload held until acknowledged, summed over the links of an endpoint (SRAM); limit NEVER: no sharing."""
@@ -143,6 +143,6 @@ def init_links(
     links["ring_mask"] = slots - 1
     links["timer_at_ps"] = NEVER
     links["min_rtt_ps"] = NEVER
-    links["proven_at_byte"] = NEVER
+    links["proven_at_ps"] = NEVER
     links["rto_ps"] = params[0]["rto_initial_ps"]
     return np.zeros(links.size * slots, SENT)

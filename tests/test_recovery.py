@@ -69,7 +69,7 @@ def test_backing_off_doubles_to_the_ceiling():
 
 
 def test_an_acknowledgement_of_what_was_resent_is_no_sample():
-    """Karn: nor does it undo the back-off; the first id sent once does."""
+    """Karn. But it is progress, which undoes the back-off: the timeout is what the samples say again."""
     rig = opened(**TIMES)
     trip(rig, 100 * US)
     rig.submit(300)
@@ -80,11 +80,51 @@ def test_an_acknowledgement_of_what_was_resent_is_no_sample():
     rig.now_ps += 7 * US
     rig.feed(Op.ACK, 0, 1002)
     rig.feed(Op.ACK, 0, 1003)
-    assert (rig["srtt_ps"], rig["rttvar_ps"], rig["rto_ps"]) == (100 * US, 50 * US, 600 * US)
+    assert (rig["srtt_ps"], rig["rttvar_ps"], rig["rto_ps"]) == (100 * US, 50 * US, 300 * US)
     assert rig["min_rtt_ps"] == 100 * US
     rig.now_ps += 53 * US
     rig.feed(Op.ACK, 0, 1004)  # never sent before the timeout: 60 us
     assert (rig["srtt_ps"], rig["rttvar_ps"], rig["rto_ps"]) == (95 * US, 47_500_000, 285 * US)
+
+
+def test_without_any_sample_progress_keeps_the_back_off():
+    rig = opened(**TIMES)
+    rig.submit(200)
+    rig.poll()
+    rig.timeout()
+    rig.poll()
+    rig.feed(Op.ACK, 0, 1001)
+    assert (rig["srtt_ps"], rig["rto_ps"]) == (0, 2000 * US)
+
+
+def test_only_the_ids_that_were_resent_are_ambiguous():
+    rig = opened(**TIMES)
+    rig.submit(300)
+    rig.poll()
+    rig.timeout()
+    assert rig.poll(1) == [(1001, 100)]
+    rig.now_ps += 40 * US
+    rig.feed(Op.ACK, 0, 1001)
+    assert rig["srtt_ps"] == 0
+    rig.feed(Op.ACK, 0, 1002)  # went out once, before the timeout
+    assert rig["srtt_ps"] == 1040 * US
+
+
+def test_the_handshake_is_a_sample():
+    rig = Rig(**TIMES)
+    rig.open()
+    rig.now_ps += 100 * US
+    rig.feed(Op.OPEN_ACK, 501, 1000)
+    assert (rig["srtt_ps"], rig["rttvar_ps"], rig["rto_ps"]) == (100 * US, 50 * US, 300 * US)
+
+
+def test_a_handshake_that_was_replayed_is_no_sample():
+    rig = Rig(**TIMES)
+    rig.open()
+    rig.timeout()
+    rig.now_ps += 100 * US
+    rig.feed(Op.OPEN_ACK, 501, 1000)
+    assert (rig["srtt_ps"], rig["rto_ps"]) == (0, 2000 * US)
 
 
 def test_karn_reaches_over_the_wrap():
@@ -292,6 +332,17 @@ def test_a_gap_is_named_once_and_again_on_a_new_pass():
     assert rig.feed(Op.PAYLOAD, 502, 0, 10) == [(Op.ACK, 0, 502)]
     assert rig.feed(Op.PAYLOAD, 504, 0, 10) == [(Op.NACK, 0, 503)]  # the next gap is a new one
     assert (rig["gaps_received"], rig["nacks_sent"], rig["payloads_received"], rig["rx_bytes"]) == (6, 3, 2, 20)
+
+
+def test_a_short_step_back_is_overtaking_and_a_long_one_a_new_pass():
+    rig = opened()
+    assert rig.feed(Op.PAYLOAD, 510, 0, 10) == [(Op.NACK, 0, 501)]
+    assert rig.feed(Op.PAYLOAD, 530, 0, 10) == []
+    assert rig.feed(Op.PAYLOAD, 530, 0, 10) == []  # a duplicate
+    assert rig.feed(Op.PAYLOAD, 530 - machine.MAX_OVERTAKING, 0, 10) == []  # overtaken by others
+    assert rig.feed(Op.PAYLOAD, 529 - machine.MAX_OVERTAKING, 0, 10) == [(Op.NACK, 0, 501)]
+    assert rig.feed(Op.PAYLOAD, 514, 0, 10) == []  # the new pass goes on
+    assert rig.feed(Op.PAYLOAD, 530, 0, 10) == []
 
 
 def test_a_duplicate_is_acknowledged_by_its_own_id():

@@ -15,7 +15,7 @@ from ttpoe._jit import kernel
 from ttpoe.congestion import window_room_bytes
 from ttpoe.constants import SEQ_MASK
 from ttpoe.fsm import RECEIVED, SENT, Opcode, Received, Sent, State
-from ttpoe.recovery import acknowledge, back_off, go_back
+from ttpoe.recovery import acknowledge, back_off, clamp_rto_ps, go_back, sample_rtt
 from ttpoe.sequence import seq_add, seq_diff
 from ttpoe.state import Failure, Status
 from ttpoe.units import NEVER
@@ -61,7 +61,7 @@ def open_links(links: np.ndarray, peer_initial_seq: np.ndarray | int) -> None:
     """
     links["state"] = _S_OPEN
     links["rx_seq"] = peer_initial_seq
-    links["proven_at_ps"] = 0
+    links["proven_at_byte"] = 0
 
 
 @kernel
@@ -202,8 +202,8 @@ def _receive_payload(link, frame, now_ps, out, n_out):
     link["rx_nacked"] = 0
     link["rx_bytes"] += frame["payload_bytes"]
     link["payloads_received"] += 1
-    if link["proven_at_ps"] == NEVER:
-        link["proven_at_ps"] = now_ps
+    if link["proven_at_byte"] == NEVER:
+        link["proven_at_byte"] = link["cut_bytes"]
     link["acks_sent"] += 1
     n_out = _send(link, _ACK, 0, seq, out, n_out)
     if link["has_rx_closing"] != 0:
@@ -225,8 +225,8 @@ def _receive_ack(link, ring, pool, params, seq, now_ps):
     if seq_diff(seq, link["tx_max"]) >= 0:
         link["dropped_illegal"] += 1
         return 0
-    if link["proven_at_ps"] == NEVER:
-        link["proven_at_ps"] = now_ps
+    if link["proven_at_byte"] == NEVER:
+        link["proven_at_byte"] = link["cut_bytes"]
     acknowledge(link, ring, pool, params, seq, now_ps)
     return 1
 
@@ -237,8 +237,8 @@ def _receive_nack(link, ring, pool, params, seq, now_ps):
     if seq_diff(seq, link["tx_una"]) < 0 or seq_diff(seq, link["tx_max"]) >= 0:
         link["dropped_stale"] += 1
         return
-    if link["proven_at_ps"] == NEVER:
-        link["proven_at_ps"] = now_ps
+    if link["proven_at_byte"] == NEVER:
+        link["proven_at_byte"] = link["cut_bytes"]
     link["nacks_received"] += 1
     if seq != link["tx_una"]:
         acknowledge(link, ring, pool, params, seq_add(seq, -1), now_ps)
@@ -335,6 +335,9 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
             return n_out
         link["state"] = int(RECEIVED[opcode, link["state"], 1])
         link["rx_seq"] = seq_add(frame["tx_seq"], -1)
+        if link["retries"] == 0:  # else the answer may be to any of several OPENs (Karn)
+            sample_rtt(link, now_ps - (link["timer_at_ps"] - link["rto_ps"]))
+            link["rto_ps"] = clamp_rto_ps(link["srtt_ps"] + 4 * link["rttvar_ps"], params)
         link["retries"] = 0
         link["timer_at_ps"] = NEVER
         return _close_if_idle(link, now_ps, out, n_out)
@@ -381,7 +384,7 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
         if (
             seq_diff(seq, link["tx_una"]) >= 0
             and seq_diff(seq, link["tx_max"]) < 0
-            and ring[link["ring_base"] + (seq & link["ring_mask"])]["sent_at_ps"] >= link["proven_at_ps"]
+            and ring[link["ring_base"] + (seq & link["ring_mask"])]["end_byte"] > link["proven_at_byte"]
         ):
             _end(link, _F_LINK_DOWN)
         else:

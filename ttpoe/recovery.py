@@ -20,6 +20,19 @@ def clamp_rto_ps(rto_ps, params):
     return rto_ps
 
 
+@kernel(inline=True)
+def sample_rtt(link, rtt_ps):
+    """Take one round-trip sample into srtt and rttvar (RFC 6298, 2.2 and 2.3), and the least one. Modifies ``link``."""
+    link["min_rtt_ps"] = min(link["min_rtt_ps"], rtt_ps)
+    if link["srtt_ps"] == 0:
+        link["srtt_ps"] = rtt_ps
+        link["rttvar_ps"] = rtt_ps // 2
+        return
+    error_ps = rtt_ps - link["srtt_ps"]
+    link["rttvar_ps"] += (abs(error_ps) - link["rttvar_ps"]) // 4
+    link["srtt_ps"] += error_ps // 8
+
+
 @kernel
 def acknowledge(link, ring, pool, params, seq, now_ps):
     """Take every id up to ``seq`` as acknowledged; ``seq`` must lie in [tx_una, tx_max).
@@ -45,15 +58,7 @@ def acknowledge(link, ring, pool, params, seq, now_ps):
         link["tx_next"] = link["tx_una"]
         link["sent_bytes"] = link["acked_bytes"]
     if slot["is_resent"] == 0:
-        rtt_ps = now_ps - slot["sent_at_ps"]
-        link["min_rtt_ps"] = min(link["min_rtt_ps"], rtt_ps)
-        if link["srtt_ps"] == 0:
-            link["srtt_ps"] = rtt_ps
-            link["rttvar_ps"] = rtt_ps // 2
-        else:
-            error_ps = rtt_ps - link["srtt_ps"]
-            link["rttvar_ps"] += (abs(error_ps) - link["rttvar_ps"]) // 4
-            link["srtt_ps"] += error_ps // 8
+        sample_rtt(link, now_ps - slot["sent_at_ps"])
     if link["srtt_ps"] != 0:
         link["rto_ps"] = clamp_rto_ps(link["srtt_ps"] + 4 * link["rttvar_ps"], params)
     link["retries"] = 0

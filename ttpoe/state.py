@@ -46,7 +46,7 @@ LINK = np.dtype(
         "state", "vc", "failure",
         "initial_seq",  # our opening id, drawn by the owner; our first PAYLOAD is the id after it
         "has_ended",  # closed after having been up or tried: an OPEN cannot raise it again, init_links can
-        "proven_at_ps",  # when the peer was first known to be open (NEVER: not yet); see NACK_NOLINK
+        "proven_at_byte",  # cut_bytes when the peer was first known to be open (NEVER: not yet); see NACK_NOLINK
         "is_closing",  # the owner asked for a close, to be sent when all is acknowledged
         "close_answered",  # our CLOSE was answered by a CLOSE_NACK: the peer still sends
         # receiving
@@ -143,6 +143,6 @@ def init_links(
     links["ring_mask"] = slots - 1
     links["timer_at_ps"] = NEVER
     links["min_rtt_ps"] = NEVER
-    links["proven_at_ps"] = NEVER
+    links["proven_at_byte"] = NEVER
     links["rto_ps"] = params[0]["rto_initial_ps"]
     return np.zeros(links.size * slots, SENT)

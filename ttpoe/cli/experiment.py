@@ -199,7 +199,9 @@ def _open_capture(
         topology.port_names, topology.port_host, world.ends, int(world.engine[0]["protocol"]),
         seed=fabric.seed, message_bytes=world.flows["size_bytes"],
     )  # fmt: skip
-    writer = CaptureWriter(out / display_name(fabric), builder, sorted(ports), resolution=timestamps, rate_bps=topology.rate_bps)
+    writer = CaptureWriter(
+        out / display_name(fabric), builder, sorted(ports), resolution=timestamps, rate_bps=topology.rate_bps
+    )
     return stack.enter_context(writer).sink
 
 

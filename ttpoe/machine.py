@@ -184,9 +184,9 @@ def _receive_payload(link, frame, now_ps, out, n_out):
         return _send(link, _NACK_NOLINK, 0, seq, out, n_out)
     closing_unanswered = link["state"] == _S_CLOSE_SENT and link["close_answered"] == 0
     if distance > 1 or closing_unanswered or frame["payload_bytes"] == 0:
-        # Go-back-N: name the missing id once, and again only when a step back shows a new pass of the sender: a long one,
-        # or one to right behind the gap. A short one is a frame that others overtook, or a duplicate. While our CLOSE is
-        # unanswered a new pass changes nothing, and naming it again would only keep passes coming.
+        # Go-back-N: name the missing id once, and again only when a step back shows a new pass of the sender: a long
+        # one, or one to right behind the gap. A short one is a frame that others overtook, or a duplicate. While our
+        # CLOSE is unanswered a new pass changes nothing, and naming it again would only keep passes coming.
         link["gaps_received"] += 1
         step_back = seq_diff(link["rx_gap_seq"], seq)
         is_new_pass = step_back > MAX_OVERTAKING or (step_back > 0 and distance == 2)

@@ -51,7 +51,7 @@ LINK = np.dtype(
         "close_answered",  # our CLOSE was answered by a CLOSE_NACK: the peer still sends
         # receiving
         "rx_seq",  # last id delivered in order
-        "rx_gap_seq",  # the highest id of this pass beyond rx_seq + 1: a step back from it shows a new pass of the sender
+        "rx_gap_seq",  # highest id of the sender's pass beyond rx_seq + 1; see MAX_OVERTAKING
         "rx_nacked",  # 1 while a NACK for rx_seq + 1 is out
         "rx_bytes",  # delivered in order
         "rx_closing_seq", "has_rx_closing",  # the last id we still accept
@@ -71,7 +71,7 @@ LINK = np.dtype(
 )
 
 SENT = np.dtype(_int64("end_byte", "sent_at_ps", "is_resent"), align=True)
-"""One slot per unacknowledged id: the stream offset after its payload, when it was last sent, whether more than once."""
+"""One slot per unacknowledged id: stream offset after its payload, when it was last sent, whether more than once."""
 
 POOL = np.dtype(_int64("held_bytes", "limit_bytes"), align=True)
 """Payload held until acknowledged, summed over the links of an endpoint (SRAM); limit NEVER: no sharing."""

@@ -17,12 +17,13 @@ from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import BATCH_FRAMES, Endpoint, warm_up
 from ttpoe.errors import InterfaceError, LocalProtocolError, TTPoEError
 from ttpoe.impair import Impairment
+from ttpoe.ipv4 import format_ipv4, parse_ipv4
 from ttpoe.link import Link
 from ttpoe.machine import MAX_ANSWERS
 from ttpoe.rawsock import RawSocket
 from ttpoe.stream import Listener, Stream
 from ttpoe.units import NEVER, PS_PER_NS, PS_PER_S
-from ttpoe.wire import parse_mac
+from ttpoe.wire import Mode, format_mac, parse_mac
 
 Tap = Callable[[str, memoryview], object]
 """Called with "in" or "out" and each frame, before any impairment; the view is valid during the call."""
@@ -65,7 +66,7 @@ class AsyncEndpoint:
         impairment: Impairment | None = None,
         tap: Tap | None = None,
     ) -> None:
-        self.sans_io = Endpoint(sock.mac, config, slot_bytes=sock.slot_bytes)
+        self.sans_io = Endpoint(sock.mac, config, ip=sock.ip, slot_bytes=sock.slot_bytes)
         self.send_drops = 0
         self._sock = sock
         self._impairment = impairment
@@ -83,8 +84,13 @@ class AsyncEndpoint:
 
     @property
     def mac(self) -> int:
-        """Our address."""
+        """Our MAC address."""
         return self.sans_io.mac
+
+    @property
+    def address(self) -> str:
+        """What peers connect to: our IPv4 address in IPv4 mode, else our MAC address."""
+        return format_ipv4(self.sans_io.ip) if self.sans_io.ip else format_mac(self.sans_io.mac)
 
     @property
     def interface(self) -> str:
@@ -93,13 +99,13 @@ class AsyncEndpoint:
 
     # Links
 
-    async def connect(self, peer_mac: int | str, vc: int = 2) -> Stream:
+    async def connect(self, peer: int | str, vc: int = 2) -> Stream:
         """Open a link to a peer and wait for its answer.
 
         Parameters
         ----------
-        peer_mac : int or str
-            0x98ED5C000001 or ``"98:ed:5c:00:00:01"``.
+        peer : int or str
+            0x98ED5C000001 or ``"98:ed:5c:00:00:01"``; in IPv4 mode 0x0A000001 or ``"10.0.0.1"``.
         vc : int
             0 REQ_LO, 1 REQ_HI, 2 DATA.
 
@@ -107,10 +113,18 @@ class AsyncEndpoint:
         ------
         RemoteProtocolError
             Refused, or no answer within the retry limit.
+        InterfaceError
+            In IPv4 mode: no route, or nobody answers for the address.
         """
         self._check_open()
-        mac = parse_mac(peer_mac) if isinstance(peer_mac, str) else peer_mac
-        link = self.sans_io.connect(mac, vc, _now_ps())
+        if self.sans_io.ip:
+            ip = parse_ipv4(peer) if isinstance(peer, str) else peer
+            self.sans_io.check_peer_ip(ip)
+            mac = await self._sock.resolve(ip)
+            self._check_open()
+            link = self.sans_io.connect(mac, vc, _now_ps(), peer_ip=ip)
+        else:
+            link = self.sans_io.connect(parse_mac(peer) if isinstance(peer, str) else peer, vc, _now_ps())
         stream = self._streams[link] = Stream(self, link)
         self._flush()
         try:
@@ -349,6 +363,7 @@ def open_endpoint(
     interface: str | RawSocket,
     config: EndpointConfig | None = None,
     *,
+    mode: str = "ethernet",
     impairment: Impairment | None = None,
     tap: Tap | None = None,
 ) -> AsyncEndpoint:
@@ -364,6 +379,8 @@ def open_endpoint(
     interface : str or RawSocket
         Name of an Ethernet interface, or a socket opened before, for instance in another network namespace.
     config : EndpointConfig, optional
+    mode : {'ethernet', 'ipv4'}
+        Frames of our EtherType, or UDP 420 over IPv4, at the interface's first IPv4 address. A RawSocket has its own.
     impairment : Impairment, optional
         Loses, reorders and duplicates received frames.
     tap : callable, optional
@@ -372,9 +389,14 @@ def open_endpoint(
     Raises
     ------
     InterfaceError
-        With what is missing: CAP_NET_RAW, the interface, its MTU.
+        With what is missing: CAP_NET_RAW, the interface, its MTU, its address.
     """
+    if mode.upper() not in Mode.__members__:
+        raise ValueError(f"mode is {mode!r}; it must be 'ethernet' or 'ipv4'")
     warm_up()
     config = config or EndpointConfig()
-    sock = RawSocket(interface, payload_bytes=config.mtu_bytes) if isinstance(interface, str) else interface
+    if isinstance(interface, str):
+        sock = RawSocket(interface, mode=Mode[mode.upper()], payload_bytes=config.mtu_bytes)
+    else:
+        sock = interface
     return AsyncEndpoint(sock, config, impairment=impairment, tap=tap)

@@ -154,8 +154,8 @@ class Endpoint:
             raise LocalProtocolError(f"{format_mac(peer_mac & (1 << 48) - 1)} is not the address of one peer")
         if bool(self.ip) != bool(peer_ip):
             raise LocalProtocolError("an endpoint in IPv4 mode needs the peer's IPv4 address, and only that does")
-        if peer_ip and (not is_unicast(peer_ip) or peer_ip == self.ip):
-            raise LocalProtocolError(f"{format_ipv4(peer_ip)} is not the address of one peer")
+        if peer_ip:
+            self.check_peer_ip(peer_ip)
         key = (peer_ip or peer_mac, vc)
         for link in self._links.values():
             if (link.peer_ip or link.peer_mac, link.vc) == key:
@@ -170,6 +170,11 @@ class Endpoint:
             self.forget(link)
             raise
         return link
+
+    def check_peer_ip(self, peer_ip: int) -> None:
+        """Raise LocalProtocolError if this cannot be the IPv4 address of a peer."""
+        if not 0 <= peer_ip < 1 << 32 or not is_unicast(peer_ip) or peer_ip == self.ip:
+            raise LocalProtocolError(f"{format_ipv4(peer_ip & 0xFFFFFFFF)} is not the address of one peer")
 
     def accept(self) -> Link | None:
         """Next link that a peer has opened, oldest first; it may have ended by now. None if there is none."""

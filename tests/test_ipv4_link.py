@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 import struct
 import subprocess
 import sys
+from collections import Counter
 from contextlib import contextmanager
 
 import pytest
@@ -20,6 +22,7 @@ from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import Endpoint
 from ttpoe.errors import InterfaceError, LinkRefusedError, LocalProtocolError, PeerUnreachableError
 from ttpoe.fsm import Opcode
+from ttpoe.impair import Impairment, ImpairmentConfig
 from ttpoe.netns import Side
 from ttpoe.rawsock import RawSocket
 from ttpoe.units import PS_PER_MS
@@ -249,6 +252,13 @@ def test_filter_of_ipv4_mode(data, passes):
 # On a veth pair
 
 
+@pytest.fixture(autouse=True)
+async def bounded():
+    """No test may hang."""
+    async with asyncio.timeout(60):
+        yield
+
+
 @pytest.fixture
 def sides(veth) -> tuple[Side, Side]:
     veth[0].add_ipv4("10.0.0.1/24")
@@ -256,8 +266,8 @@ def sides(veth) -> tuple[Side, Side]:
     return veth
 
 
-def raw(side: Side, **options) -> RawSocket:
-    return side.call(lambda: RawSocket(side.interface, mode=Mode.IPV4, **options))
+def raw(side: Side, mode: Mode = Mode.IPV4) -> RawSocket:
+    return side.call(lambda: RawSocket(side.interface, mode=mode))
 
 
 @contextmanager
@@ -301,6 +311,44 @@ async def test_a_transfer_without_a_word_of_icmp(sides):
     unreachable = [data for data in frames if data[23] == 1]
     assert len(unreachable) <= len(probes) <= 1, "the probe's port may be told unreachable, ours never"
     assert all(len(data) >= 64 for data in frames if data[36:38] == b"\x01\xa4")
+
+
+IMPAIRMENTS = {
+    "loss": {"loss": 0.01}, "bursts": {"burst_loss": 0.01, "burst_frames": 4}, "every": {"loss_every": 50},
+    "named": {"lose_frames": (1, 2, 5, 9)}, "bad_fcs": {"bad_fcs": 0.01}, "duplicate": {"duplicate": 0.05},
+    "reorder": {"reorder": 0.05}, "delay": {"delay_ps": 3 * PS_PER_MS}, "jitter": {"jitter_ps": 3 * PS_PER_MS},
+    "rate": {"rate_bps": 100_000_000}, "flap": {"flap_up_ps": 3 * PS_PER_MS, "flap_down_ps": 3 * PS_PER_MS},
+}  # fmt: skip
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("mode", list(Mode), ids=lambda mode: mode.name.lower())
+@pytest.mark.parametrize("fields", IMPAIRMENTS.values(), ids=list(IMPAIRMENTS))
+async def test_a_transfer_on_a_bad_line(sides, mode, fields):
+    """Each impairment alone, both ways, in both modes."""
+    data = os.urandom(300_000)
+    lines = [Impairment(seed, ImpairmentConfig(**fields)) for seed in (1, 2)]
+    config = EndpointConfig(window_bytes=100_000, rto_initial_ps=50 * PS_PER_MS)
+    a, b = (
+        ttpoe.open_endpoint(raw(side, mode=mode), config, impairment=line)
+        for side, line in zip(sides, lines, strict=True)
+    )
+    async with a, b:
+        incoming = b.listen()
+        stream = await a.connect(b.address)
+        other = await anext(incoming)
+        stream.write(data)
+
+        async def receive() -> None:
+            assert await other.readexactly(len(data)) == data
+            await other.close()
+
+        async with asyncio.TaskGroup() as tasks:  # a sender that fails ends the reader, which would never know
+            tasks.create_task(receive())
+            tasks.create_task(stream.close())
+    met = Counter(dataclasses.asdict(lines[0].counters)) + Counter(dataclasses.asdict(lines[1].counters))
+    del met["frames"]
+    assert met, "nothing happened to any frame"
 
 
 @pytest.mark.root

@@ -288,9 +288,23 @@ class AsyncEndpoint:
         if self._tap is not None:
             for frame in frames:
                 self._tap("in", memoryview(frame))
+        now_ps = _now_ps()
         if self._impairment is not None:
-            frames = [out for frame in frames for out in self._impairment.pass_frame(frame)]
-        self.sans_io.receive(frames, _now_ps())
+            for frame in frames:
+                self._impairment.enter(frame, now_ps)
+            self._leave_line(now_ps)
+        else:
+            self.sans_io.receive(frames, now_ps)
+
+    def _leave_line(self, now_ps: int) -> None:
+        """Receive what has passed the impairment by now, as much as can be answered; the rest soon."""
+        if self._impairment is None:
+            return
+        frames = self._impairment.leave(now_ps, self.sans_io.answers_room // 2)
+        if frames:
+            self.sans_io.receive(frames, now_ps)
+            if self._impairment.next_deadline_ps() <= now_ps:
+                self.schedule_turn()
 
     def _flush(self) -> None:
         """Send all answers, then PAYLOAD until there is none, the socket would block, or it is others' turn."""
@@ -347,6 +361,8 @@ class AsyncEndpoint:
         if self.sans_io.answers_room < MAX_ANSWERS:
             return  # nothing can be done about a timeout until the socket takes frames again
         deadline_ps = self.sans_io.next_deadline_ps()
+        if self._impairment is not None:
+            deadline_ps = min(deadline_ps, self._impairment.next_deadline_ps())
         if deadline_ps < self._timer_at_ps:
             if self._timer is not None:
                 self._timer.cancel()
@@ -355,7 +371,9 @@ class AsyncEndpoint:
 
     def _on_timer(self) -> None:
         self._timer, self._timer_at_ps = None, NEVER
-        self.sans_io.handle_timeout(_now_ps())
+        now_ps = _now_ps()
+        self._leave_line(now_ps)
+        self.sans_io.handle_timeout(now_ps)
         self._flush()
 
 
@@ -382,7 +400,7 @@ def open_endpoint(
     mode : {'ethernet', 'ipv4'}
         Frames of our EtherType, or UDP 420 over IPv4, at the interface's first IPv4 address. A RawSocket has its own.
     impairment : Impairment, optional
-        Loses, reorders and duplicates received frames.
+        Loses, delays, reorders, doubles and damages received frames. The event loop keeps delays to about 1 ms.
     tap : callable, optional
         Sees every frame: see `Tap`.
 

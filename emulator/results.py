@@ -88,7 +88,7 @@ class RunResult:
             "transport": self.transport,
             "seed": self.seed,
             "flows": len(self.flows),
-            "finished": int(done.size),
+            "finished": len(self.flows) - len(self.unfinished),
             "fct_us": {
                 "min": _quantile(fct_us, 0.0), "p50": _quantile(fct_us, 0.5),
                 "p99": _quantile(fct_us, 0.99), "max": _quantile(fct_us, 1.0),

@@ -12,13 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numba
 import pytest
+from emulated import COMPILED
 
 from emulator.config import ScenarioConfig, make_scenario
 from ttpoe import cli
-
-COMPILED = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="takes minutes interpreted")
 
 SMALL = ("--senders", "3", "--size", "20KB")
 TTPOE = (sys.executable, "-c", "from ttpoe.cli import main; main()")

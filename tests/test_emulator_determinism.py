@@ -10,18 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
-from emulated import ALL, incast, make, result_of
+from emulated import ALL, COMPILED, incast, make, result_of
 
 from emulator.config import make_scenario
 from emulator.engine import RunStatus, run
 from emulator.experiments import run_all
 from emulator.results import check_conservation
 from emulator.schedule import mix32
-
-COMPILED = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="says something about compiled code only")
 
 LINKS = [{"hosts": [0], "rate_bps": "25G"}, {"hosts": [2], "rate_bps": "3.7G", "delay_ps": "3us"},
          {"hosts": [1], "bad_fcs_frames": [1, 7]}]  # fmt: skip
@@ -67,6 +64,7 @@ def test_in_any_slices(transport: str, max_events: int) -> None:
     assert np.array_equal(sliced.series, whole.series)
 
 
+@COMPILED
 def test_rows_that_have_to_grow() -> None:
     """More packets and events in flight than rows to begin with: as if there had been enough."""
     values = incast(40, 700_000, link={"delay_ps": "50us"}, switch={"buffer_bytes": "100MB"})

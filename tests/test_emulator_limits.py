@@ -8,11 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numba
 import pytest
-from emulated import incast, result_of
-
-COMPILED = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="takes hours interpreted")
+from emulated import COMPILED, incast, result_of
 
 CHILD = """
 import json, resource, sys

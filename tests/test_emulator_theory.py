@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated import ALL, LINE_PS_PER_BYTE, checked, flows, incast, make, result_of, step, traced
+from emulated import ALL, COMPILED, LINE_PS_PER_BYTE, checked, flows, incast, make, result_of, step, traced
 
 from emulator.buffer import PRIORITIES
 from emulator.engine import RunStatus
 from emulator.packet import PFC
 from emulator.series import BUCKETS, FIRST_BUCKET_PS
+
+pytestmark = COMPILED
 
 US = 10**6
 FRAME_LINE, FRAME_HELD = 1108, 1088

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated import checked, flows, incast, make, result_of, traced
-from hypothesis import given, settings
+from emulated import COMPILED, checked, examples, flows, incast, make, result_of, traced
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.engine import RunStatus
@@ -73,6 +73,7 @@ def test_a_peer_that_is_never_reached() -> None:
     assert result.flows["timeouts"][0] == 6
 
 
+@COMPILED
 def test_a_run_that_is_not_over_in_time_names_its_flows() -> None:
     result = result_of(incast(3, 10_000_000, until_ps="500us"), "ttpoe")
     assert result.status is RunStatus.UNTIL
@@ -163,7 +164,7 @@ def test_a_link_that_fails_gives_its_share_back() -> None:
 
 @given(st.integers(1, 6), st.integers(1, 6), st.booleans(), st.integers(1024, 9000), st.integers(100_000, 500_000),
        st.lists(st.integers(1, 300), max_size=30), st.lists(st.integers(1, 300), max_size=30))  # fmt: skip
-@settings(max_examples=150)
+@examples(150)
 def test_messages_arrive_whatever_is_lost(
     links: int, hosts: int, is_shared: bool, window: int, buffer_bytes: int, lost: list[int], lost_back: list[int]
 ) -> None:

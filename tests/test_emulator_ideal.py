@@ -198,6 +198,15 @@ def test_the_window_is_what_limits() -> None:
     assert fct("1MB", 20) == fct("2MB", 20)
 
 
+@pytest.mark.parametrize("pipeline_ps", [1, 400_000])
+def test_a_switch_takes_its_pipeline_latency_each_way(pipeline_ps: int) -> None:
+    """One switch on the path: once for a RoCE packet, three times for OPEN, OPEN_ACK and a TTPoE frame."""
+    for transport, times in (("roce", 1), ("ttpoe", 3)):
+        took = [int(result_of(incast(1, 500, switch={"pipeline_latency_ps": ps}), transport).flows["fct_rx_ps"][0])
+                for ps in (0, pipeline_ps)]  # fmt: skip
+        assert took[1] - took[0] == times * pipeline_ps
+
+
 def test_control_path() -> None:
     assert ideal.control_path_ps([Hop(10**11, US), Hop(10**10, 5)], 88) == 7040 + US + 70400 + 5
 

@@ -322,7 +322,7 @@ def tail_lost(**params) -> Rig:
 
 def test_a_lost_tail_is_sent_once_more_after_two_round_trips():
     rig = tail_lost()
-    assert rig["timer_at_ps"] == rig.now_ps + 2 * 100 * US
+    assert rig["timer_at_ps"] == 300 * US  # from when it went out
     assert rig.timeout() == []
     assert rig.poll() == [(1004, 100)]
     assert (rig["probes_sent"], rig["payloads_resent"]) == (1, 1)
@@ -388,10 +388,20 @@ def test_progress_postpones_the_probe():
     rig = tail_lost()
     rig.submit(10)
     rig.poll()
-    assert rig["timer_at_ps"] == 400 * US  # the probe that is due already
-    rig.now_ps += 150 * US
+    assert rig["timer_at_ps"] == 300 * US  # the probe that is due already
+    rig.now_ps += 40 * US
     rig.feed(Op.ACK, 0, 1004)
-    assert rig["timer_at_ps"] == rig.now_ps + 2 * rig["srtt_ps"]
+    assert rig["timer_at_ps"] == 200 * US + 2 * rig["srtt_ps"]
+
+
+def test_an_acknowledgement_of_an_earlier_one_leaves_a_round_trip_more():
+    rig = opened(**PROBING)
+    trip(rig, 100 * US)
+    rig.submit(300)
+    rig.poll()
+    rig.now_ps += 190 * US
+    rig.feed(Op.ACK, 0, 1003)
+    assert rig["timer_at_ps"] == rig.now_ps + rig["srtt_ps"]
 
 
 @pytest.mark.parametrize("why", ["more to send", "no sample", "off", "the timeout comes first"])
@@ -408,7 +418,7 @@ def test_no_probe(why):
 
 def test_the_least_wait_for_a_probe():
     rig = tail_lost(probe_min_ps=345 * US)
-    assert rig["timer_at_ps"] == rig.now_ps + 345 * US
+    assert rig["timer_at_ps"] == 100 * US + 345 * US
 
 
 def test_an_answer_that_came_too_soon_tells_that_the_resend_was_needless():

@@ -577,10 +577,8 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
     seq = link["tx_next"]
     slot = ring[link["ring_base"] + (seq & link["ring_mask"])]
     if seq == link["tx_max"]:
-        if params["congestion_control"] != _FIXED and seq == link["tx_una"]:
-            before = ring[link["ring_base"] + (seq_add(seq, -1) & link["ring_mask"])]
-            if now_ps - before["sent_at_ps"] > link["rto_ps"]:
-                tell_policy(link, params, IDLE, 0)  # RFC 5681, 4.1
+        if seq == link["tx_una"] and now_ps - link["last_sent_at_ps"] > link["rto_ps"]:
+            tell_policy(link, params, IDLE, 0)  # RFC 5681, 4.1
         link["tx_max"] = seq_add(seq, 1)
         link["cut_bytes"] += length
         link["tail_bytes"] = length
@@ -592,6 +590,7 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
         link["payloads_resent"] += 1
         link["bytes_resent"] += length
     slot["sent_at_ps"] = now_ps
+    link["last_sent_at_ps"] = now_ps
     link["tx_next"] = seq_add(seq, 1)
     link["sent_bytes"] += length
     link["payloads_sent"] += 1

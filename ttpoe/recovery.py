@@ -43,7 +43,9 @@ def tail_probe_at_ps(link, params, now_ps):
 
     Notes
     -----
-    Source: RFC 8985, 7.2: two round trips. Its terms for delayed ACKs are left out, as TTPoE acknowledges each frame.
+    Source: RFC 8985, 7.2: two round trips. Ours: they count from the last payload, and an acknowledgement of an earlier
+    one, which shows that answers are on their way, leaves one round trip more; the RFC starts anew with each, a round
+    trip later in all. Its terms for delayed ACKs are left out, as TTPoE acknowledges each frame.
     """
     if (
         params["has_tail_probe"] == 0
@@ -53,7 +55,8 @@ def tail_probe_at_ps(link, params, now_ps):
         or link["srtt_ps"] == 0
     ):
         return NEVER
-    return now_ps + max(2 * link["srtt_ps"], params["probe_min_ps"])
+    wait_ps = max(2 * link["srtt_ps"], params["probe_min_ps"])
+    return max(link["last_sent_at_ps"] + wait_ps, now_ps + link["srtt_ps"])
 
 
 @kernel

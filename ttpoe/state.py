@@ -74,6 +74,7 @@ LINK = np.dtype(
         "cwnd_bytes",  # congestion window: limits sent_bytes - acked_bytes; NEVER under FIXED
         "peer_room_bytes",  # the same for the peer's buffer: 0 while we hold after a NACK_FULL, NEVER when it has room
         "tail_bytes",  # payload of the newest id
+        "last_sent_at_ps",  # when a PAYLOAD last went out
         "ring_base", "ring_mask",  # this link's slots in the SENT array; the mask is slots - 1, a power of two
         # recovery (RFC 6298)
         "timer_at_ps", "rto_ps", "srtt_ps", "rttvar_ps", "min_rtt_ps", "retries",

@@ -155,9 +155,10 @@ def run(world, until_ps, max_events):
             nic = int(world.ends[answering_end]["port"])
             for k in range(answers):
                 enqueue(world, nic, make_packet(world, answering_end, k))
-            joined = note_ready(world, answering_end)
-            if engine["is_sharing"] != 0:
-                joined += wake_blocked(world, nic)
+            joined = 0
+            if engine["is_sharing"] != 0:  # who waits for room comes before whose frames made it
+                joined = wake_blocked(world, nic)
+            joined += note_ready(world, answering_end)
             if joined + answers > 0:
                 kick(world, nic)
         while engine["kick_count"] > 0:

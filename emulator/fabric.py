@@ -187,9 +187,10 @@ class Fabric:
         least = headroom_bytes + 2 * data_wire_bytes(self.transport, scenario)
         if scenario.switch.buffer_bytes < least:
             given = scenario.switch.buffer_bytes
+            needs = f"{headroom_bytes} for PFC headroom and room for two frames" if headroom_bytes else "two frames"
             raise ConfigError(
-                f"switch.buffer_bytes: {given} is too small for {self.transport}, whose PFC headroom takes "
-                f"{headroom_bytes} of it and which needs room for two more frames; raise it to {least} at least"
+                f"switch.buffer_bytes: {given} is too small for {self.transport}, which needs {needs}; raise it to "
+                f"{least} at least"
             )
         return ports, ingress, switches
 
@@ -238,7 +239,8 @@ class Fabric:
         if not config.handshake:
             open_links(links[0::2], seqs[1::2])
             open_links(links[1::2], seqs[0::2])
-        return links, np.concatenate([senders, receivers]), pools, params
+        # Not their concatenation, which would touch pages that most runs never use.
+        return links, np.zeros(len(senders) + len(receivers), state.SENT), pools, params
 
     def _build_roce(self, n_flows: int) -> tuple[np.ndarray, np.ndarray]:
         config = self.scenario.roce

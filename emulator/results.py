@@ -22,6 +22,7 @@ from emulator.roce import (
     WRITE_ONLY,
     wire_bytes,
 )  # fmt: skip
+from emulator.series import extend
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
@@ -87,7 +88,7 @@ class RunResult:
             "transport": self.transport,
             "seed": self.seed,
             "flows": len(self.flows),
-            "finished": int(done.size),
+            "finished": len(self.flows) - len(self.unfinished),
             "fct_us": {
                 "min": _quantile(fct_us, 0.0), "p50": _quantile(fct_us, 0.5),
                 "p99": _quantile(fct_us, 0.99), "max": _quantile(fct_us, 1.0),
@@ -336,6 +337,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
     wire = message_frames(int(engine["protocol"]), mtu, largest.size_bytes).total
     bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
+    extend(w.engine, w.series, end_ps)
     bucket_ps = int(engine["series_bucket_ps"])
     digest = hashlib.sha256()
     digest.update(json.dumps([fabric.transport, fabric.seed, counters, causes], sort_keys=True).encode())
@@ -351,7 +353,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         counters=counters,
         drop_causes=causes,
         ports=port_rows,
-        series=_carry_on(w.series, min(end_ps // bucket_ps + 1, len(w.series))),
+        series=_carry_on(w.series, end_ps // bucket_ps + 1),
         series_bucket_ps=bucket_ps,
         end_ps=end_ps,
         goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire,

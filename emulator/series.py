@@ -49,6 +49,12 @@ def _bucket(engine, series, now_ps):
     return engine["series_index"]
 
 
+@kernel(export=True)
+def extend(engines, series, end_ps):
+    """Make room up to ``end_ps``, so that the last values can be carried on to the end of a run."""
+    _bucket(engines[0], series, end_ps)
+
+
 @kernel
 def sample(engine, series, depth_bytes, now_ps):
     """The watched queue holds ``depth_bytes`` from now on. Both arrays modified in place."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
+import pytest
+from hypothesis import settings
 
 from emulator.config import TRANSPORTS, make_scenario
 from emulator.engine import RunStatus, run
@@ -14,6 +17,13 @@ from emulator.results import RunResult, check_conservation
 ALL = TRANSPORTS
 LINE_PS_PER_BYTE = 80
 """At 100 Gb/s."""
+
+COMPILED = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="takes minutes interpreted")
+
+
+def examples(count: int) -> settings:
+    """Hypothesis examples; far fewer where each takes 250 times as long."""
+    return settings(max_examples=max(count // 40, 2) if numba.config.DISABLE_JIT else count)
 
 
 def incast(senders: int, size_bytes: int, **fields: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated import checked, flows, incast, make, result_of
+from emulated import COMPILED, checked, flows, incast, make, result_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -182,6 +182,7 @@ def test_any_traffic_against_a_model_in_words(case: tuple[Any, ...]) -> None:
 FRAME_BYTES = 4154 + 4
 
 
+@COMPILED
 @pytest.mark.parametrize("alpha", [0.125, 0.5, 1.0, 2.0, 8.0])
 def test_one_hot_queue_takes_alpha_in_one_plus_alpha(alpha: float) -> None:
     """Choudhury and Hahne: q = alpha (B - q)."""
@@ -194,6 +195,7 @@ def test_one_hot_queue_takes_alpha_in_one_plus_alpha(alpha: float) -> None:
     assert result.drop_causes["queue_threshold"] > 0
 
 
+@COMPILED
 @pytest.mark.parametrize(("n", "alpha"), [(2, 1.0), (4, 1.0), (4, 0.25), (3, 4.0)])
 def test_hot_queues_share_alike(n: int, alpha: float) -> None:
     """n receivers, each of four senders that start together: q = alpha (B - n q)."""
@@ -207,6 +209,7 @@ def test_hot_queues_share_alike(n: int, alpha: float) -> None:
         assert held == pytest.approx(expected, abs=(1 + alpha) * FRAME_BYTES)
 
 
+@COMPILED
 def test_a_large_alpha_leaves_the_pool_as_the_only_limit() -> None:
     """With alpha 64 and many hot queues the pool itself overflows, and says so."""
     rows = [(40 + 4 * r + s, r, 300_000) for r in range(40) for s in range(4)]

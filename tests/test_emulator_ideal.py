@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated import ALL, flows, incast, result_of
+from emulated import ALL, COMPILED, examples, flows, incast, result_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,7 +136,7 @@ def lone_flows(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.parametrize("transport", ALL)
 @given(values=lone_flows())
-@settings(max_examples=60)
+@examples(60)
 def test_a_flow_alone_takes_the_ideal_time(transport: str, values: dict[str, Any]) -> None:
     result = result_of(values, transport)
     flow = result.flows[0]
@@ -161,6 +161,7 @@ def test_the_handshake_costs_a_round_trip(delay_ps: int) -> None:
 RTTS_US = [1, 10, 50, 80, 86, 87, 90, 120, 250, 500, 1000]
 
 
+@COMPILED
 @pytest.mark.parametrize("rtt_us", RTTS_US)
 def test_the_window_knee(rtt_us: int) -> None:
     """Goodput = min(line x 1024/1108, window/RTT) within 2 %; the knee is where both are equal, 86.6 us."""
@@ -171,6 +172,7 @@ def test_the_window_knee(rtt_us: int) -> None:
     assert knee_us == pytest.approx(86.6, abs=0.05)
 
 
+@COMPILED
 def test_the_window_is_what_limits() -> None:
     """Twice the window, twice the goodput above the knee; no change below it."""
     def fct(window: str, rtt_us: int) -> int:

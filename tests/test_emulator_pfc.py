@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated import checked, flows, incast, make, result_of, step, traced
-from hypothesis import assume, given, settings
+from emulated import COMPILED, checked, examples, flows, incast, make, result_of, step, traced
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from emulator import pfc
@@ -38,6 +38,19 @@ def inject(world, i, priority, quanta, now_ps):
 @kernel(export=True)
 def pause_ps(ports, i, quanta):
     return pfc.pause_ps(ports[i], quanta)
+
+
+@kernel(export=True)
+def ask(world, i, priority, is_pause):
+    if is_pause != 0:
+        pfc.ask_pause(world, i, priority)
+    else:
+        pfc.ask_resume(world, i, priority)
+
+
+@kernel(export=True)
+def take(world, i, now_ps):
+    return pfc.take_pfc(world, i, now_ps)
 
 
 # --- the promise -----------------------------------------------------------------------------------------------------
@@ -80,7 +93,7 @@ def lossless_scenarios(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.parametrize("transport", ["roce-pfc", "ttpoe-pfc"])
 @given(values=lossless_scenarios(), frames=st.integers(2, 60))
-@settings(max_examples=150)
+@examples(150)
 def test_no_loss_with_headroom_at_our_bound(transport: str, values: dict[str, Any], frames: int) -> None:
     largest = data_wire_bytes(transport, make_scenario(values))
     buffer_bytes = headroom_of(values, transport) + frames * largest
@@ -91,6 +104,7 @@ def test_no_loss_with_headroom_at_our_bound(transport: str, values: dict[str, An
     assert result.unfinished == []
 
 
+@COMPILED
 def test_the_promise_is_tested_where_it_is_hard() -> None:
     """The drawn scenarios do pause, renew and fill headroom: one of their kind."""
     links = [{"hosts": [0], "rate_bps": 10**10}]
@@ -129,6 +143,7 @@ def worst_use(more: int, phase_ps: int, headroom_bytes: int) -> tuple[int, int]:
     return port["max_headroom_bytes"], drops
 
 
+@COMPILED
 @pytest.mark.parametrize("more", [0, 1, 3])
 def test_a_constructed_worst_case_needs_the_bound(more: int) -> None:
     """It loses at our bound less two MTUs, and at one byte less than it uses.
@@ -165,6 +180,7 @@ def test_the_terms_of_the_bound(terms: dict[str, int], expected: int) -> None:
     assert headroom_bound_bytes(FIRST, 10**11, **{"delay_ps": 0, **terms}) == expected
 
 
+@COMPILED
 def test_a_reaction_too_long_for_the_headroom_loses() -> None:
     """The reaction delay swept until headroom overflows: at the headroom of none there is no loss with none, then some.
 
@@ -196,6 +212,7 @@ def test_quanta_too_short_to_renew_are_refused_unless_headroom_is_yours() -> Non
     make(incast(2, 10_000, switch={"pause_quanta": 1}), "roce")
 
 
+@COMPILED
 def test_the_shortest_quanta_do_not_flood_the_fabric() -> None:
     """One PFC frame a port and priority waits at most, however fast pauses end: rows do not grow, the run ends."""
     switch = {"pause_quanta": 1, "headroom_bytes": 50_000, "alpha": 1 / 1024, "buffer_bytes": 700_000}
@@ -247,7 +264,7 @@ def paused_runs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(paused_runs())
-@settings(max_examples=40)
+@examples(40)
 def test_every_pause_is_explained_by_frames_on_the_wire(values: dict[str, Any]) -> None:
     """Counts, durations and silence, replayed from the frames captured at the hosts."""
     hosts = values["workload"]["senders"] + 1
@@ -287,6 +304,36 @@ def test_every_pause_is_explained_by_frames_on_the_wire(values: dict[str, Any]) 
     assert 0 <= result.counters["pfc_frames"] - len(rows[rows["kind"] == PFC]) <= 2 * hosts
     assert result.counters["drops"] == 0
     assume(xoffs > 0)
+
+
+def told_by(fabric: Any, port: int, wishes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(priority, quanta) of the frames that a port sends after these wishes of (priority, pause or resume)."""
+    for priority, is_pause in wishes:
+        ask(fabric.world, port, priority, is_pause)
+    told = []
+    while (p := take(fabric.world, port, 0)) >= 0:
+        told.append((int(fabric.world.packets["priority"][p]), int(fabric.world.packets["cookie"][p])))
+    return told
+
+
+def test_a_port_tells_what_holds_when_its_line_is_free() -> None:
+    """Nothing about what changed and changed back; one frame a priority; each in turn, none twice before another."""
+    fabric = make(incast(2, 1000), "roce-pfc")
+    port = int(fabric.topology.host_port[1]) ^ 1
+    ingress = fabric.world.ingress[port * 8 : port * 8 + 8]
+    full = 65_535
+    assert told_by(fabric, port, [(3, 1), (3, 0)]) == []
+    assert told_by(fabric, port, [(3, 1), (3, 0), (3, 1)]) == [(3, full)]
+    assert told_by(fabric, port, [(3, 0), (3, 1)]) == [(3, full)]  # still paused: told again, as a renewal is
+    assert ingress["xoff_count"][3] == 1
+    assert told_by(fabric, port, [(3, 0)]) == [(3, 0)]
+    assert told_by(fabric, port, [(1, 1), (3, 1), (6, 1)]) == [(6, full), (1, full), (3, full)]
+    ask(fabric.world, port, 1, 0)
+    ask(fabric.world, port, 6, 0)
+    first = take(fabric.world, port, 0)
+    assert fabric.world.packets["priority"][first] == 6
+    assert told_by(fabric, port, [(6, 1)]) == [(1, 0), (6, full)]  # 6 has just had its turn
+    assert ingress["xoff_count"].tolist() == [0, 1, 0, 2, 0, 0, 2, 0]
 
 
 def starts_at(fabric: Any, port: str) -> Any:
@@ -349,6 +396,7 @@ def test_quanta_are_512_bit_times(quanta: int, rate_bps: int) -> None:
     assert pause_ps(ports, 0, quanta) == -(-quanta * 512 * S // rate_bps)
 
 
+@COMPILED
 def test_only_the_priority_of_the_data_is_paused() -> None:
     """Host 1 sends and is paused, and receives: its acknowledgements wait only if they share the priority."""
     waited = {}
@@ -370,6 +418,7 @@ def test_only_the_priority_of_the_data_is_paused() -> None:
     assert waited[5] > 20
 
 
+@COMPILED
 def test_a_neighbour_that_sends_elsewhere_is_not_paused() -> None:
     """Accounting is per ingress: h5 sends to h6 while four others overload h0."""
     rows = [(h, 0, 1_000_000) for h in (1, 2, 3, 4)] + [(5, 6, 1_000_000)]

@@ -33,7 +33,7 @@ def run_all(
     on_run: Callable[[str, int], None] | None = None,
     on_slice: Callable[[Progress], None] | None = None,
 ) -> Iterator[RunResult]:
-    """Yield a result for each transport and, within it, each of its paired seeds.
+    """A result for each transport and, within it, each of its paired seeds, as they are asked for.
 
     Parameters
     ----------
@@ -50,10 +50,20 @@ def run_all(
     Raises
     ------
     ConfigError
-        Before the first run, if any of them cannot be built.
+        At once, if any of the runs cannot be built.
     """
     for transport in scenario.transports:
         Fabric(scenario, transport, scenario.seed, capture=capture)
+    return _runs(scenario, capture, open_sink, on_run, on_slice)
+
+
+def _runs(
+    scenario: ScenarioConfig,
+    capture: frozenset[str],
+    open_sink: Callable[[Fabric], TraceSink] | None,
+    on_run: Callable[[str, int], None] | None,
+    on_slice: Callable[[Progress], None] | None,
+) -> Iterator[RunResult]:
     for transport in scenario.transports:
         for seed in range(scenario.seed, scenario.seed + scenario.repeat):
             if on_run is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ttpoe.cli import ExitStatus
 
@@ -80,7 +83,7 @@ def _cell(rows: dict[str, dict[str, Any]], metric: str, digits: int = 1) -> str:
 
 def _table(scenario: ScenarioConfig, told: dict[str, Any]) -> Table:
     """One row a transport: medians over its seeds, with 95 % intervals where there are several."""
-    table = Table(title=scenario.name, title_justify="left", caption_justify="left")
+    table = Table(title=Text(scenario.name), title_justify="left", caption_justify="left")
     table.add_column("transport")
     for heading in (
         "finished", "FCT p50 us", "p99 us", "max us", "goodput Gb/s", "of at most", "slowdown p99", "drops", "pauses",
@@ -138,8 +141,6 @@ def run_scenario(
     interrupted = False
     try:
         ports = _captured_ports(capture, out, scenario)
-        if out is not None:
-            _make_directory(out)
         with ExitStack() as stack:
 
             def open_sink(fabric: Fabric) -> TraceSink:
@@ -148,10 +149,13 @@ def run_scenario(
             runs = len(scenario.transports) * scenario.repeat
             status = stack.enter_context(_Status(Console(stderr=True), runs))
             stack.enter_context(compiling(status.on_compile))
+            todo = run_all(
+                scenario, capture=ports, open_sink=open_sink, on_run=status.on_run, on_slice=status.on_slice
+            )
+            if out is not None:
+                _make_directory(out)  # only now that the scenario is known to be good
             try:
-                for result in run_all(
-                    scenario, capture=ports, open_sink=open_sink, on_run=status.on_run, on_slice=status.on_slice
-                ):
+                for result in todo:
                     results.append(result)
             except KeyboardInterrupt:
                 interrupted = True
@@ -177,14 +181,19 @@ def _captured_ports(capture: str | None, out: Path | None, scenario: ScenarioCon
         from emulator.fabric import Fabric
 
         return frozenset(Fabric(scenario, scenario.transports[0], scenario.seed).topology.port_names)
-    return frozenset(name.strip() for name in capture.split(",") if name.strip())
+    ports = frozenset(name.strip() for name in capture.split(",") if name.strip())
+    if not ports:
+        raise click.UsageError("--capture names no port; give names with commas, such as h0,s0.p0, or all")
+    return ports
 
 
 def _make_directory(out: Path) -> None:
+    """Make the directory and see that files can be made there, before hours are spent on results."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
     except OSError as error:
-        raise click.UsageError(f"--out: cannot make directory {out}: {error.strerror}") from None
+        raise click.UsageError(f"--out: cannot write to directory {out}: {error.strerror}") from None
 
 
 def _open_capture(
@@ -205,39 +214,60 @@ def _open_capture(
     return stack.enter_context(writer).sink
 
 
+def _write_files(out: Path, scenario: ScenarioConfig, results: list[RunResult]) -> None:
+    from emulator.experiments.report import write_flows, write_results
+    from traces.plots import plot_incast
+
+    write_results(out / "results.json", scenario, results, version("ttpoe"))
+    write_flows(out / "flows.csv", results)
+    plot_incast(results, out / "incast.png")
+
+
+def _print(text: str) -> None:
+    """Print to standard output, whose reader may be gone, as after ``| head``; the exit status still tells all."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
+
+
 def _tell(
     scenario: ScenarioConfig, results: list[RunResult], out: Path | None, as_json: bool, interrupted: bool
 ) -> ExitStatus:
-    """Print and write what there is; decide the exit status."""
-    from emulator.experiments.report import report, write_flows, write_results
+    """Write and print what there is; decide the exit status."""
+    from emulator.experiments.report import report
 
+    status = ExitStatus.OK
     told = report(results)
     if as_json:
-        json.dump(told, sys.stdout)
-        sys.stdout.write("\n")
+        text = json.dumps(told, allow_nan=False) + "\n"
     else:
         console = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 220)
-        console.print(_table(scenario, told))
+        with console.capture() as captured:
+            console.print(_table(scenario, told))
+        text = captured.get()
     if out is not None and results:
-        from traces.plots import plot_incast
-
-        write_results(out / "results.json", scenario, results, version("ttpoe"))
-        write_flows(out / "flows.csv", results)
-        plot_incast(results, out / "incast.png")
-        if not as_json:
-            click.echo(f"wrote results.json, flows.csv and incast.png to {out}")
-    status = ExitStatus.OK
+        try:
+            _write_files(out, scenario, results)
+            if not as_json:
+                text += f"wrote results.json, flows.csv and incast.png to {out}\n"
+        except OSError as failed:
+            click.echo(f"error: --out: cannot write to directory {out}: {failed.strerror or failed}", err=True)
+            status = ExitStatus.ERROR
+    _print(text)
+    told_of = {ExitStatus.OK}
     for result in results:
         name = f"{result.transport}, seed {result.seed}"
         for error in result.errors:
             click.echo(f"error: {name}: {error}", err=True)
-            status = ExitStatus.PROMISE_BROKEN
+            told_of.add(ExitStatus.PROMISE_BROKEN)
         if result.unfinished:
             shown = ", ".join(result.unfinished[:8]) + (" and more" if len(result.unfinished) > 8 else "")
             click.echo(f"unfinished: {name}: {len(result.unfinished)} of {len(result.flows)} flows: {shown}", err=True)
-            status = status or ExitStatus.UNFINISHED
+            told_of.add(ExitStatus.UNFINISHED)
     if interrupted:
         runs = len(scenario.transports) * scenario.repeat
         click.echo(f"interrupted: {len(results)} of {runs} runs are kept", err=True)
         return ExitStatus.INTERRUPTED
-    return status
+    return status or max(told_of)  # a broken promise before an unfinished flow

@@ -1,0 +1,253 @@
+"""Runs against theory: bounds of an incast, D/D/1, M/D/1, Little's law, fair ties, and the series over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated import ALL, COMPILED, LINE_PS_PER_BYTE, checked, flows, incast, make, result_of, step, traced
+
+from emulator.buffer import PRIORITIES
+from emulator.engine import RunStatus
+from emulator.packet import PFC
+from emulator.series import BUCKETS, FIRST_BUCKET_PS
+
+pytestmark = COMPILED
+
+US = 10**6
+FRAME_LINE, FRAME_HELD = 1108, 1088
+"""A TTPoE frame of 1024 on the line, and in a buffer."""
+FRAME_PS = FRAME_LINE * LINE_PS_PER_BYTE
+
+# --- incast ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("senders", [2, 3, 8, 32, 64])
+@pytest.mark.parametrize(("rate", "size_bytes"), [("10G", 100_000), ("100G", 100_000), ("100G", 1_000_000),
+                                                  ("400G", 500_000), ("3.7G", 65_537)])  # fmt: skip
+def test_a_lossless_incast_takes_the_wire_bound(senders: int, rate: str, size_bytes: int) -> None:
+    """The receiver's line never idles: within 1 % of all wire bytes at its rate and one path."""
+    result = result_of(incast(senders, size_bytes, link={"rate_bps": rate}), "roce-pfc")
+    assert result.wire_bound_ps is not None
+    last_ps = int(result.flows["fct_rx_ps"].max())
+    assert result.wire_bound_ps <= last_ps <= 1.01 * result.wire_bound_ps
+    assert result.counters["drops"] == 0
+    assert result.summary()["goodput_gbps"] <= result.goodput_limit_gbps
+
+
+def test_the_bound_of_the_default_incast() -> None:
+    """32 senders of 1 MB at MTU 4096: 245 frames each, 1 019 130 + 16 bytes of line; 2611 us at 100G, and the path."""
+    result = result_of(incast(32, 1_000_000), "roce-pfc")
+    frames = 244 * 4178 + 16 + (1_000_000 - 244 * 4096 + 58 + 24)
+    assert result.wire_bound_ps == 32 * frames * 80 + (4194 * 80 + US) + US
+    assert 32 * frames * 80 / US == pytest.approx(2611, abs=1)
+
+
+@pytest.mark.parametrize("transport", ALL)
+@pytest.mark.parametrize("fields", [
+    {}, {"switch": {"buffer_bytes": "1.2MB"}}, {"workload": {"kind": "incast", "jitter_ps": "20us", "senders": 9}},
+    {"topology": {"links": [{"hosts": [0], "rate_bps": "25G"}, {"hosts": [2], "rate_bps": "400G", "delay_ps": 7}]}},
+    {"topology": {"links": [{"hosts": [1, 2, 3], "rate_bps": "1G"}]}},
+])  # fmt: skip
+def test_nobody_beats_the_wire_bound(transport: str, fields: dict[str, Any]) -> None:
+    """Under loss, jitter and mixed speeds; and every frame is accounted for at every slice."""
+    values = {**incast(9, 200_000), **fields}
+    values["workload"] = {**values["workload"], "size_bytes": 200_000}
+    result = checked(values, transport)
+    ends = result.flows["start_ps"] + result.flows["fct_rx_ps"]
+    assert result.unfinished == []
+    assert result.wire_bound_ps is not None
+    assert ends.max() - result.flows["start_ps"].min() >= result.wire_bound_ps
+    assert (result.flows["fct_rx_ps"] >= result.flows["ideal_ps"]).all()
+
+
+@pytest.mark.parametrize("transport", ALL)
+def test_one_sender_drops_nothing(transport: str) -> None:
+    result = result_of(incast(1, 5_000_000), transport)
+    assert result.counters["drops"] == result.counters["resent_packets"] == result.counters["pauses"] == 0
+    assert result.flows["fct_rx_ps"][0] == result.flows["ideal_ps"][0]
+
+
+def test_two_receivers_have_no_common_bound() -> None:
+    assert result_of(flows((0, 1, 1000), (1, 0, 1000)), "roce").summary()["wire_bound_us"] is None
+
+
+# --- queues ----------------------------------------------------------------------------------------------------------
+
+OPEN = {"handshake": False, "window_bytes": "100MB", "rto_min_ps": "1s", "rto_initial_ps": "1s"}
+"""TTPoE as a source of frames that nothing holds back."""
+
+
+@pytest.mark.parametrize("receiver_bps", [100_000_000_000, 50_000_000_000, 30_000_000_000, 3_700_000_000])
+def test_a_deterministic_queue(receiver_bps: int) -> None:
+    """D/D/1: after the k-th arrival (from 0) the queue holds k less the services begun before it, exactly."""
+    n = 200
+    values = incast(1, n * 1024, ttpoe=OPEN, topology={"links": [{"hosts": [0], "rate_bps": receiver_bps}]},
+                    switch={"buffer_bytes": "100MB"})  # fmt: skip
+    result = result_of(values, "ttpoe")
+    service_ps = -(-FRAME_LINE * 8 * 10**12 // receiver_bps)
+    depths = [1] + [k - (k * FRAME_PS) // service_ps for k in range(1, n)]
+    if service_ps == FRAME_PS:
+        depths = [1] * n
+    port = next(port for port in result.ports if port["name"] == "s0.p0")
+    assert port["max_queue_bytes"] == max(depths) * FRAME_HELD
+    assert result.flows["fct_rx_ps"][0] == FRAME_PS + n * service_ps + 2 * US
+
+
+def poisson_flows(load: float, n: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
+    """n hosts send one frame each at random times; and when the frames arrive at the switch."""
+    gaps_ps = np.random.default_rng(seed).exponential(FRAME_PS / load, n)
+    starts = np.cumsum(gaps_ps).astype(np.int64)
+    rows = [(h + 1, 0, 1024, int(start)) for h, start in enumerate(starts)]
+    values = flows(*rows, ttpoe=OPEN, switch={"buffer_bytes": "1GB"})
+    return values, starts + FRAME_PS + US
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_a_random_queue(load: float) -> None:
+    """M/D/1: each frame's wait is Lindley's, to the picosecond; the mean is rho D / 2 (1 - rho) within 5 sigma."""
+    n = 12_000
+    values, arrivals = poisson_flows(load, n, 7)
+    result = result_of(values, "ttpoe")
+    waits = result.flows["fct_rx_ps"] - result.flows["ideal_ps"]
+    free_ps = 0
+    expected = np.zeros(n, np.int64)
+    for k, at in enumerate(arrivals.tolist()):
+        begin = max(at, free_ps)
+        expected[k] = begin - at
+        free_ps = begin + FRAME_PS
+    assert np.array_equal(waits, expected)
+    mean = load * FRAME_PS / (2 * (1 - load))
+    batches = waits.reshape(30, -1).mean(axis=1)  # waits are correlated; means of batches hardly
+    assert abs(waits.mean() - mean) < 5 * batches.std() / np.sqrt(30)
+    assert waits.mean() == pytest.approx(mean, rel=0.15)
+
+
+def test_littles_law() -> None:
+    """The integral of the queue's bytes over time is the sum of all waits times a frame's bytes, exactly."""
+    values, _ = poisson_flows(0.8, 1500, 3)
+    fabric = make(values, "ttpoe")
+    port = fabric.topology.port_names.index("s0.p0")
+    queue = fabric.world.queues[port * PRIORITIES : (port + 1) * PRIORITIES]
+    area = before_ps = 0
+    held = 0
+    while step(fabric) is RunStatus.SLICE:
+        now_ps = int(fabric.world.engine["now_ps"][0])
+        area += held * (now_ps - before_ps)
+        before_ps, held = now_ps, int(queue["bytes"].sum())
+    result = fabric.run()
+    waits = int((result.flows["fct_rx_ps"] - result.flows["ideal_ps"]).sum())
+    assert waits > 0
+    assert area == waits * FRAME_HELD
+
+
+# --- ties ------------------------------------------------------------------------------------------------------------
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks with ties averaged."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
+
+
+@pytest.mark.parametrize(("transport", "buffer"), [("ttpoe", "300KB"), ("roce", "1MB")])
+def test_equal_senders_lose_alike(transport: str, buffer: str) -> None:
+    """Over seeds no sender is favoured: no trend over the index, and no more spread than luck.
+
+    Luck: the spread of a sum over independent seeds, from the spread within each; all lie within 4 sigma of the mean.
+    A tie-break by index alone makes one sender lose nothing and another everything.
+    """
+    senders, seeds = 48, 40
+    drops = np.array([
+        result_of(incast(senders, 64_000, switch={"buffer_bytes": buffer}), transport, seed).flows["drops"]
+        for seed in range(1, seeds + 1)
+    ])  # fmt: skip
+    total = drops.sum(axis=0)
+    assert total.min() > 0
+    assert abs(np.corrcoef(np.arange(senders), ranks(total))[0, 1]) < 0.35
+    luck = np.sqrt((drops.var(axis=1, ddof=1)).sum())
+    assert total.std(ddof=1) < 1.4 * luck
+    assert np.abs(total - total.mean()).max() < 4 * luck
+    if transport == "roce":
+        assert np.abs(total / total.mean() - 1).max() < 0.2
+
+
+# --- series ----------------------------------------------------------------------------------------------------------
+
+
+def brute_series(changes: list[tuple[int, int]], bucket_ps: int, count: int) -> tuple[list[int], list[int]]:
+    """Maximum and last value of each bucket of a step function; a bucket begins with the value before it."""
+    peaks, lasts = [], []
+    value = at = 0
+    for k in range(count):
+        peak = value
+        while at < len(changes) and changes[at][0] // bucket_ps == k:
+            value = changes[at][1]
+            peak = max(peak, value)
+            at += 1
+        peaks.append(peak)
+        lasts.append(value)
+    assert at == len(changes)
+    return peaks, lasts
+
+
+@pytest.mark.parametrize(("size_bytes", "doublings", "ack_priority"),
+                         [(20_000, 0, None), (150_000, 1, 5), (1_000_000, 4, None), (3_000_000, 6, 5)])  # fmt: skip
+def test_series_against_a_step_function_from_captured_frames(
+    size_bytes: int, doublings: int, ack_priority: int | None
+) -> None:
+    """Depth: what came for the watched port less what left it. Pauses: what the hosts were told. Both at any width."""
+    senders = 16
+    values = incast(senders, size_bytes, ack_priority=ack_priority, switch={"buffer_bytes": "2.5MB"})
+    values["workload"] = {**values["workload"], "jitter_ps": 2 * US}
+    names = {name for h in range(senders + 1) for name in (f"h{h}", f"s0.p{h}")}
+    fabric, result, rows = traced(values, "roce-pfc", names)
+    watched = fabric.topology.port_names.index("s0.p0")
+    depth: list[tuple[int, int]] = []
+    paused: list[tuple[int, int]] = []
+    told: set[tuple[int, int]] = set()
+    held = 0
+    for row in rows:
+        port, kind, is_out = int(row["port"]), int(row["kind"]), int(row["is_out"])
+        at_switch = port % 2 == 1
+        if kind == PFC:
+            if not at_switch and not is_out:
+                key = (port, int(row["priority"]))
+                (told.add if row["cookie"] else told.discard)(key)
+                paused.append((int(row["time_ps"]), len(told)))
+        elif at_switch and row["priority"] == 3:
+            size = frame_bytes(row)
+            towards_h0 = fabric.world.ends["host"][row["end"]] == 0
+            if towards_h0 and not is_out:
+                held += size
+            elif port == watched and is_out:
+                held -= size
+            else:
+                continue
+            depth.append((int(row["time_ps"]), held))
+    assert result.series_bucket_ps == FIRST_BUCKET_PS << doublings
+    count = len(result.series)
+    assert count == min(result.end_ps // result.series_bucket_ps + 1, BUCKETS)
+    for changes, peak, last in ((depth, "depth_max_bytes", "depth_bytes"), (paused, "paused_max", "paused")):
+        peaks, lasts = brute_series(changes, result.series_bucket_ps, count)
+        assert result.series[peak].tolist() == peaks
+        assert result.series[last].tolist() == lasts
+    if doublings:
+        assert result.series["paused_max"].max() > 1
+
+
+def frame_bytes(row: Any) -> int:
+    """Of a RoCE frame in a buffer."""
+    opcode, payload = int(row["frame"]["opcode"]), int(row["frame"]["payload_bytes"])
+    extra = {0x06: 16, 0x0A: 16, 0x11: 4}.get(opcode, 0)
+    return max(58 + extra + (payload + 3) // 4 * 4, 60) + 4
+
+
+def test_a_series_goes_on_to_the_end_of_a_run() -> None:
+    """A run that waits long after its last frame: the last values hold to the end, in as many buckets."""
+    values = incast(2, 4096, topology={"links": [{"hosts": [1], "bad_fcs_frames": list(range(1, 20))}]})
+    result = result_of(values, "roce")
+    assert result.end_ps > 500_000 * US
+    assert len(result.series) * result.series_bucket_ps > result.end_ps
+    assert result.series["depth_bytes"][-1] == 0

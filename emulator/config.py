@@ -70,7 +70,7 @@ class HostLinkConfig:
 class HostConfig:
     """What reads a host's TTPoE links: one reader for each. RoCE writes to memory that is always there."""
 
-    rx_buffer_bytes: Bytes = 4_000_000
+    rx_buffer_bytes: Bytes = 256_000
     """In order and not yet read, per link; a PAYLOAD beyond it is refused with NACK_FULL."""
     drain_rate_bps: Bps | None = None
     """Of each reader; None: it reads at once, and the buffer never fills."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ttpoe._jit import kernel
 from ttpoe.state import CongestionControl
+from ttpoe.units import NEVER
 
 _RENO = int(CongestionControl.RENO)
 
@@ -16,7 +17,7 @@ _RENO = int(CongestionControl.RENO)
 ACKED = 0
 """``acked_bytes`` were acknowledged."""
 LOST = 1
-"""The first loss of a window, before anything is sent again; ``acked_bytes`` were acknowledged by what told of it."""
+"""The first loss of a round trip, before anything is sent again; what told of it acknowledged ``acked_bytes``."""
 TIMED_OUT = 2
 """The retransmission timer, before anything is sent again; with nothing in flight it was an OPEN's."""
 IDLE = 3
@@ -64,12 +65,14 @@ def _reno(link, params, event, acked_bytes):
     """Slow start and congestion avoidance by bytes acknowledged; half the flight after a loss.
 
     Recovery has no phase of its own: with go-back-N the first frame of the next pass repairs a loss, and
-    acknowledgements clock all that follow, so the window is deflated at once and grows as usual.
+    acknowledgements clock all that follow, so the window is deflated at once and grows as usual. What is lost of that
+    pass within a round trip met the same full queue, and does not halve again.
 
     Notes
     -----
-    Source: RFC 5681, 3.1 and 4; RFC 3465, 2; RFC 6928. Ours: the window grows only while at least half of it is in use
-    (as Linux has it in slow start), so that neither an idle owner nor the transmit memory lets it drift away.
+    Source: RFC 5681, 3.1 and 4; RFC 3465, 2; RFC 6928; RFC 9002, 7.3.2 for a window told by time, since ids below RFC
+    6582's "recover" come again and again here. Ours: the window grows only while at least half of it is in use (as
+    Linux has it in slow start), so that neither an idle owner nor the transmit memory lets it drift away.
     """
     mtu_bytes = params["mtu_bytes"]
     flight_bytes = link["sent_bytes"] - link["acked_bytes"] + acked_bytes  # as it was before the acknowledgement
@@ -77,8 +80,8 @@ def _reno(link, params, event, acked_bytes):
         if 2 * flight_bytes < link["cwnd_bytes"]:
             return
         if link["cwnd_bytes"] < link["ssthresh_bytes"]:
-            # RFC 3465, 2.3: one mtu an ACK while a timeout is repaired, else two, if an ACK was lost
-            most = mtu_bytes if link["acked_bytes"] <= link["recover_byte"] else 2 * mtu_bytes
+            # RFC 3465, 2.3: two mtu an ACK, as one may be lost; one after a timeout, as an ACK may be of old frames
+            most = 2 * mtu_bytes if link["ssthresh_bytes"] == NEVER else mtu_bytes
             link["cwnd_bytes"] += min(acked_bytes, most)
             return
         link["ca_acked_bytes"] += acked_bytes

@@ -256,9 +256,9 @@ def _receive_ack(link, ring, pool, params, seq, now_ps):
     if params["congestion_control"] != _FIXED:
         acked_bytes = link["acked_bytes"] - acked_before
         is_probe_acked = acked_before < link["probed_byte"] <= link["acked_bytes"]
-        if is_probe_acked and is_spurious == 0 and link["probed_byte"] > link["recover_byte"]:
+        if is_probe_acked and is_spurious == 0 and link["last_sent_at_ps"] >= link["recover_until_ps"]:
             # The probe of the tail has repaired a loss that no NACK will tell of (RFC 8985, 7.4.2)
-            link["recover_byte"] = link["cut_bytes"]
+            link["recover_until_ps"] = now_ps + link["srtt_ps"]
             tell_policy(link, params, LOST, acked_bytes)
         else:
             tell_policy(link, params, ACKED, acked_bytes)
@@ -285,9 +285,8 @@ def _receive_nack(link, ring, pool, params, seq, now_ps):
         # (min_rtt NEVER) only the timer resends what was resent.
         link["nacks_stale"] += 1
         return
-    if slot["end_byte"] > link["recover_byte"] or now_ps - slot["sent_at_ps"] >= link["srtt_ps"]:
-        # Once for each window: the first loss since, or a resend that was lost in its turn (RFC 6582; RFC 5681, 4.3)
-        link["recover_byte"] = link["cut_bytes"]
+    if slot["sent_at_ps"] >= link["recover_until_ps"]:  # else the window was halved for this already
+        link["recover_until_ps"] = now_ps + link["srtt_ps"]
         tell_policy(link, params, LOST, 0)
     go_back(link)
 
@@ -484,7 +483,7 @@ def on_timeout(link, params, now_ps, out, n_out):
         return n_out
     has_unacknowledged = link["tx_una"] != link["tx_max"]
     if has_unacknowledged:
-        link["recover_byte"] = link["cut_bytes"]
+        link["recover_until_ps"] = now_ps + link["srtt_ps"]
         tell_policy(link, params, TIMED_OUT, 0)
     go_back(link)
     if state == _S_CLOSE_RECD and not has_unacknowledged:

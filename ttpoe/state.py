@@ -84,7 +84,7 @@ LINK = np.dtype(
         # congestion control
         "ssthresh_bytes",
         "ca_acked_bytes",  # acknowledged since congestion avoidance last grew the window (RFC 3465)
-        "recover_byte",  # cut_bytes at the last loss: up to here losses belong to the same window (RFC 6582)
+        "recover_until_ps",  # a round trip after the last loss: one of what was sent before is of the same window
         # counters
         "payloads_sent", "payloads_resent", "bytes_resent", "timeouts",
         "probes_sent",

@@ -92,7 +92,8 @@ def test_an_incast_of_64_into_drop_tail() -> None:
     assert not reno.unfinished
     assert reno.counters["drops"] < fixed.counters["drops"] / 10
     assert reno.counters["resent_packets"] < fixed.counters["resent_packets"] / 5
-    assert reno.summary()["jain"] > 0.95 > 0.6 > fixed.summary()["jain"]
+    assert reno.summary()["jain"] > 0.95
+    assert fixed.summary()["jain"] < 0.6
     assert reno.summary()["fct_us"]["max"] < 1.3 * reno.wire_bound_ps / US
 
 

@@ -259,6 +259,7 @@ _SCENARIO = TypeAdapter(ScenarioConfig)
 _ROOMS: dict[str, tuple[type, ...]] = {
     "": (ScenarioConfig,),
     "link": (LinkConfig,),
+    "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
     "topology": (StarConfig,),
     "topology.links": (HostLinkConfig,),

@@ -17,12 +17,13 @@ from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import BATCH_FRAMES, Endpoint, warm_up
 from ttpoe.errors import InterfaceError, LocalProtocolError, TTPoEError
 from ttpoe.impair import Impairment
+from ttpoe.ipv4 import format_ipv4, parse_ipv4
 from ttpoe.link import Link
 from ttpoe.machine import MAX_ANSWERS
 from ttpoe.rawsock import RawSocket
 from ttpoe.stream import Listener, Stream
 from ttpoe.units import NEVER, PS_PER_NS, PS_PER_S
-from ttpoe.wire import parse_mac
+from ttpoe.wire import Mode, format_mac, parse_mac
 
 Tap = Callable[[str, memoryview], object]
 """Called with "in" or "out" and each frame, before any impairment; the view is valid during the call."""
@@ -65,7 +66,7 @@ class AsyncEndpoint:
         impairment: Impairment | None = None,
         tap: Tap | None = None,
     ) -> None:
-        self.sans_io = Endpoint(sock.mac, config, slot_bytes=sock.slot_bytes)
+        self.sans_io = Endpoint(sock.mac, config, ip=sock.ip, slot_bytes=sock.slot_bytes)
         self.send_drops = 0
         self._sock = sock
         self._impairment = impairment
@@ -83,8 +84,13 @@ class AsyncEndpoint:
 
     @property
     def mac(self) -> int:
-        """Our address."""
+        """Our MAC address."""
         return self.sans_io.mac
+
+    @property
+    def address(self) -> str:
+        """What peers connect to: our IPv4 address in IPv4 mode, else our MAC address."""
+        return format_ipv4(self.sans_io.ip) if self.sans_io.ip else format_mac(self.sans_io.mac)
 
     @property
     def interface(self) -> str:
@@ -93,13 +99,13 @@ class AsyncEndpoint:
 
     # Links
 
-    async def connect(self, peer_mac: int | str, vc: int = 2) -> Stream:
+    async def connect(self, peer: int | str, vc: int = 2) -> Stream:
         """Open a link to a peer and wait for its answer.
 
         Parameters
         ----------
-        peer_mac : int or str
-            0x98ED5C000001 or ``"98:ed:5c:00:00:01"``.
+        peer : int or str
+            0x98ED5C000001 or ``"98:ed:5c:00:00:01"``; in IPv4 mode 0x0A000001 or ``"10.0.0.1"``.
         vc : int
             0 REQ_LO, 1 REQ_HI, 2 DATA.
 
@@ -107,10 +113,18 @@ class AsyncEndpoint:
         ------
         RemoteProtocolError
             Refused, or no answer within the retry limit.
+        InterfaceError
+            In IPv4 mode: no route, or nobody answers for the address.
         """
         self._check_open()
-        mac = parse_mac(peer_mac) if isinstance(peer_mac, str) else peer_mac
-        link = self.sans_io.connect(mac, vc, _now_ps())
+        if self.sans_io.ip:
+            ip = parse_ipv4(peer) if isinstance(peer, str) else peer
+            self.sans_io.check_peer_ip(ip)
+            mac = await self._sock.resolve(ip)
+            self._check_open()
+            link = self.sans_io.connect(mac, vc, _now_ps(), peer_ip=ip)
+        else:
+            link = self.sans_io.connect(parse_mac(peer) if isinstance(peer, str) else peer, vc, _now_ps())
         stream = self._streams[link] = Stream(self, link)
         self._flush()
         try:
@@ -274,9 +288,23 @@ class AsyncEndpoint:
         if self._tap is not None:
             for frame in frames:
                 self._tap("in", memoryview(frame))
+        now_ps = _now_ps()
         if self._impairment is not None:
-            frames = [out for frame in frames for out in self._impairment.pass_frame(frame)]
-        self.sans_io.receive(frames, _now_ps())
+            for frame in frames:
+                self._impairment.enter(frame, now_ps)
+            self._leave_line(now_ps)
+        else:
+            self.sans_io.receive(frames, now_ps)
+
+    def _leave_line(self, now_ps: int) -> None:
+        """Receive what has passed the impairment by now, as much as can be answered; the rest soon."""
+        if self._impairment is None:
+            return
+        frames = self._impairment.leave(now_ps, self.sans_io.answers_room // 2)
+        if frames:
+            self.sans_io.receive(frames, now_ps)
+            if self._impairment.next_deadline_ps() <= now_ps:
+                self.schedule_turn()
 
     def _flush(self) -> None:
         """Send all answers, then PAYLOAD until there is none, the socket would block, or it is others' turn."""
@@ -333,6 +361,8 @@ class AsyncEndpoint:
         if self.sans_io.answers_room < MAX_ANSWERS:
             return  # nothing can be done about a timeout until the socket takes frames again
         deadline_ps = self.sans_io.next_deadline_ps()
+        if self._impairment is not None:
+            deadline_ps = min(deadline_ps, self._impairment.next_deadline_ps())
         if deadline_ps < self._timer_at_ps:
             if self._timer is not None:
                 self._timer.cancel()
@@ -341,7 +371,9 @@ class AsyncEndpoint:
 
     def _on_timer(self) -> None:
         self._timer, self._timer_at_ps = None, NEVER
-        self.sans_io.handle_timeout(_now_ps())
+        now_ps = _now_ps()
+        self._leave_line(now_ps)
+        self.sans_io.handle_timeout(now_ps)
         self._flush()
 
 
@@ -349,6 +381,7 @@ def open_endpoint(
     interface: str | RawSocket,
     config: EndpointConfig | None = None,
     *,
+    mode: str = "ethernet",
     impairment: Impairment | None = None,
     tap: Tap | None = None,
 ) -> AsyncEndpoint:
@@ -364,17 +397,24 @@ def open_endpoint(
     interface : str or RawSocket
         Name of an Ethernet interface, or a socket opened before, for instance in another network namespace.
     config : EndpointConfig, optional
+    mode : {'ethernet', 'ipv4'}
+        Frames of our EtherType, or UDP 420 over IPv4, at the interface's first IPv4 address. A RawSocket has its own.
     impairment : Impairment, optional
-        Loses, reorders and duplicates received frames.
+        Loses, delays, reorders, doubles and damages received frames. The event loop keeps delays to about 1 ms.
     tap : callable, optional
         Sees every frame: see `Tap`.
 
     Raises
     ------
     InterfaceError
-        With what is missing: CAP_NET_RAW, the interface, its MTU.
+        With what is missing: CAP_NET_RAW, the interface, its MTU, its address.
     """
+    if mode.upper() not in Mode.__members__:
+        raise ValueError(f"mode is {mode!r}; it must be 'ethernet' or 'ipv4'")
     warm_up()
     config = config or EndpointConfig()
-    sock = RawSocket(interface, payload_bytes=config.mtu_bytes) if isinstance(interface, str) else interface
+    if isinstance(interface, str):
+        sock = RawSocket(interface, mode=Mode[mode.upper()], payload_bytes=config.mtu_bytes)
+    else:
+        sock = interface
     return AsyncEndpoint(sock, config, impairment=impairment, tap=tap)

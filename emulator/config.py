@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, fields
+from difflib import get_close_matches
 from math import gcd
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -255,23 +256,56 @@ class ScenarioConfig:
 _SCENARIO = TypeAdapter(ScenarioConfig)
 
 
+_ROOMS: dict[str, tuple[type, ...]] = {
+    "": (ScenarioConfig,),
+    "link": (LinkConfig,),
+    "switch": (SwitchConfig,),
+    "topology": (StarConfig,),
+    "topology.links": (HostLinkConfig,),
+    "workload": (IncastConfig, FlowListConfig),
+    "workload.flows": (FlowConfig,),
+    "ttpoe": (TtpoeConfig,),
+    "roce": (RoceConfig,),
+}
+"""Where a field may stand, without the numbers of lists."""
+
+_UNITS = {"bps": "bit/s", "bytes": "bytes", "ps": "ps"}
+
+
+def _known_fields(path: list[Any]) -> str:
+    """What may stand where an unknown field stands: the likely one, or all."""
+    room = ".".join(part for part in path[:-1] if isinstance(part, str))
+    names = [field.name for room_type in _ROOMS.get(room, ()) for field in fields(room_type)]
+    close = get_close_matches(str(path[-1]), names, n=1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(dict.fromkeys(names))}"
+
+
 def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
+    errors = error.errors()
+    unknown = ("unexpected_keyword_argument", "extra_forbidden")
+    first = next((e for e in errors if e["type"] in unknown), errors[0])  # a misspelt field explains a missing one
     path = list(first["loc"])
     if path[:1] == ["workload"]:
         del path[1:2]  # pydantic names the variant of a union here
     where = ".".join(str(part) for part in path)
-    what = first["msg"].removeprefix("Value error, ")
+    what = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if what != first["msg"].removeprefix("Value error, "):
+        what = f"must be {what}"
     given = first.get("input")
     text = repr(given)
     text = text if len(text) <= 60 else f"{text[:28]}...{text[-28:]}"
     shown = f" (given {text})" if isinstance(given, str | int | float) else ""
-    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"{where}: there is no such field; see docs/formats.md for the fields of a scenario"
+    if first["type"] in unknown:
+        return f"{where}: there is no such field; {_known_fields(path)}"
     if first["type"].startswith("union_tag"):
         return f'{where}.kind: name a workload, "incast" or "flows"'
     if first["type"] in ("missing", "missing_argument"):
         return f"{where}: this field is required"
+    if first["type"] == "tuple_type":
+        return f"{where}: must be a list, as in [{text}]"
+    unit = _UNITS.get(str(path[-1]).rpartition("_")[2]) if path else None
+    if unit and first["type"].startswith(("greater_than", "less_than")):
+        what += f" {unit}"
     return f"{where}: {what}{shown}" if where else what + shown
 
 

@@ -64,7 +64,7 @@ class RunResult:
     """SERIES rows up to the end, the last values carried on."""
     series_bucket_ps: int
     end_ps: int
-    goodput_limit_gbps: float
+    goodput_limit_gbps: float | None
     wire_bound_ps: int | None
     wall_s: float
     setup_s: float
@@ -97,6 +97,7 @@ class RunResult:
                 "min": _quantile(fct_us, 0.0), "p50": _quantile(fct_us, 0.5),
                 "p99": _quantile(fct_us, 0.99), "max": _quantile(fct_us, 1.0),
             },
+            "makespan_us": span_ps / PS_PER_US if done.size else None,
             "goodput_gbps": total * 8_000 / span_ps if span_ps else None,
             "goodput_limit_gbps": self.goodput_limit_gbps,
             "wire_bound_us": None if self.wire_bound_ps is None else self.wire_bound_ps / PS_PER_US,
@@ -105,7 +106,9 @@ class RunResult:
             "drop_causes": self.drop_causes,
             "pauses": self.counters["pauses"],
             "paused_us": self.counters["paused_ps"] / PS_PER_US,
+            "max_queue_bytes": max(port["max_queue_bytes"] for port in self.ports),
             "resent_packets": self.counters["resent_packets"],
+            "timeouts": self.counters["timeouts"],
             "jain": float(goodput.sum() ** 2 / (goodput.size * (goodput**2).sum())) if done.size else None,
             "data_hops": self.counters["data_hops"],
             "packet_hops": self.counters["packet_hops"],
@@ -177,13 +180,18 @@ def ideal_flow_ps(fabric: Fabric, src: int, dst: int, size_bytes: int) -> int:
     return ideal.ideal_fct_ps(hops, back, frames, ack, window, window, roce.ack_every_packets)
 
 
+def has_one_receiver(fabric: Fabric) -> bool:
+    """Whether all messages go to one host, so that its line bounds them all."""
+    return len({message.dst for message in fabric.messages}) == 1
+
+
 def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
     """Last completion of an incast at best, from the first start: all wire bytes at the receiver's rate and one path.
 
     None where several hosts receive. The path is the shortest way of a first frame to the receiver's line, and the
     receiver's propagation.
     """
-    if len({message.dst for message in fabric.messages}) != 1:
+    if not has_one_receiver(fabric):
         return None
     protocol = int(fabric.world.engine[0]["protocol"])
     total = 0
@@ -324,8 +332,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     if causes["headroom_full"]:
         worst = port_rows[int(np.argmax(ingress["max_headroom_bytes"].max(axis=1)))]
         errors.append(
-            f"{causes['headroom_full']} frames were dropped in a lossless priority because headroom was full (largest "
-            f"use {worst['max_headroom_bytes']} bytes at {worst['name']}); raise switch.headroom_bytes"
+            f"{causes['headroom_full']} frames were dropped in a lossless priority as headroom was full (most used: "
+            f"{worst['max_headroom_bytes']} bytes at {worst['name']}); leave out switch.headroom_bytes for the bound"
         )
     told = ("events", "packet_hops", "data_hops", "created", "delivered", "lost")
     counters = {name: int(engine[name]) for name in told} | {
@@ -363,7 +371,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         series=_carry_on(w.series, end_ps // bucket_ps + 1),
         series_bucket_ps=bucket_ps,
         end_ps=end_ps,
-        goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire,
+        goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire if has_one_receiver(fabric) else None,
         wire_bound_ps=_wire_bound_ps(fabric, mtu),
         wall_s=wall_s,
         setup_s=fabric.setup_s,

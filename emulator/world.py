@@ -90,7 +90,8 @@ TRACE = np.dtype(
     ],
     align=True,
 )
-"""A captured frame, headers only. Stamps: the first bit of an outgoing frame, the last bit of an incoming one."""
+"""A captured frame, headers only. Stamps: the first bit of an outgoing frame, the last bit of an incoming one (at a
+switch, when it is through the pipeline)."""
 
 SERIES = np.dtype(_int64("depth_max_bytes", "depth_bytes", "paused_max", "paused", "is_touched"), align=True)
 """One bucket of time: the watched queue's depth and the number of paused (port, priority) pairs, maximum and last."""

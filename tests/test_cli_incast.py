@@ -56,9 +56,9 @@ def strict(text: str) -> Any:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 RUN_KEYS = [
-    "transport", "seed", "flows", "finished", "fct_us", "goodput_gbps", "goodput_limit_gbps", "wire_bound_us",
-    "slowdown_p99", "drops", "drop_causes", "pauses", "paused_us", "resent_packets", "jain", "data_hops",
-    "packet_hops", "events", "wall_s", "packet_hops_per_s", "digest",
+    "transport", "seed", "flows", "finished", "fct_us", "makespan_us", "goodput_gbps", "goodput_limit_gbps",
+    "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "pauses", "paused_us", "max_queue_bytes",
+    "resent_packets", "timeouts", "jain", "data_hops", "packet_hops", "events", "wall_s", "packet_hops_per_s", "digest",
 ]  # fmt: skip
 
 
@@ -144,7 +144,8 @@ def test_the_table(ttpoe: Cli) -> None:
     assert ttpoe("incast", *SMALL, "--transport", "ttpoe,roce", "--mtu", "2000") == 0
     assert "ttpoe-jumbo" in ttpoe.out
     assert "3/3" in ttpoe.out
-    assert "wire bound: ttpoe-jumbo" in ttpoe.out
+    assert "wire bound, us" in ttpoe.out
+    assert max(len(line) for line in ttpoe.out.splitlines()) <= 80
     assert ttpoe.err == ""
 
 
@@ -164,7 +165,7 @@ def test_files(ttpoe: Cli, tmp_path: Path) -> None:
                  "h1,s0.p0") == 0  # fmt: skip
     names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     captures = {f"{t}/{port}.pcapng" for t in ("ttpoe", "roce-pfc") for port in ("h1", "s0.p0")}
-    assert names == {"results.json", "flows.csv", "incast.png"} | captures
+    assert names == {"results.json", "flows.csv", "ports.csv", "incast.png"} | captures
     assert (out / "incast.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     told = strict((out / "results.json").read_text())
     assert told["scenario"]["workload"]["senders"] == 3
@@ -172,6 +173,11 @@ def test_files(ttpoe: Cli, tmp_path: Path) -> None:
     assert [len(run.get("ports", ())) for run in told["runs"]] == [8, 0, 8, 0]  # of each transport's first run
     assert told["runs"][0]["counters"]["in_network"] >= 0
     assert told["runs"][0]["status"] == "finished"
+    assert told["is_interrupted"] is False
+    with (out / "ports.csv").open(newline="") as file:
+        ports = list(csv.DictReader(file))
+    assert [(row["transport"], row["seed"]) for row in ports] == 8 * [("ttpoe", "1")] + 8 * [("roce-pfc", "1")]
+    assert [row["name"] for row in ports[:2]] == ["h0", "s0.p0"]
     with (out / "flows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 2 * 3
@@ -322,7 +328,7 @@ def test_a_broken_promise_exits_4_with_its_cause(ttpoe: Cli, tmp_path: Path) -> 
     runs = {run["transport"]: run for run in strict(ttpoe.out)["runs"]}
     assert runs["roce-pfc"]["drop_causes"]["headroom_full"] == runs["roce-pfc"]["drops"] > 0
     assert "error: roce-pfc, seed 1: " in ttpoe.err
-    assert "lossless priority because headroom was full" in ttpoe.err
+    assert "lossless priority as headroom was full" in ttpoe.err
     # More urgent than a flow that did not finish.
     assert ttpoe("run", write_scenario(path, until="30us", headroom=tight)) == 4
 

@@ -114,10 +114,11 @@ def test_bytes_on_the_line_of_a_message(protocol: int, mtu: int, size: int, expe
 
 @st.composite
 def lone_flows(draw: st.DrawFn) -> dict[str, Any]:
-    mtu = draw(st.integers(1, 9000) | st.sampled_from([1024, 4096]))
-    size = draw(st.integers(1, 3 * mtu) | st.integers(1, 400 * mtu) | st.sampled_from([mtu, 2 * mtu, 2 * mtu + 1]))
-    every = draw(st.integers(1, 9))
-    window = draw(st.integers(mtu * every, 3 * mtu * every) | st.integers(mtu * every, 500 * mtu))
+    mtu = draw(st.sampled_from([1, 64, 1000, 1024, 4096, 9000]) | st.integers(1, 9000))
+    frames = draw(st.sampled_from([1, 2, 3, 10, 50, 200, 400]))
+    size = max(frames * mtu - draw(st.integers(0, mtu - 1)), 1)
+    every = draw(st.sampled_from([1, 1, 2, 3, 7]))
+    window = draw(st.sampled_from([1, 1, 2, 3, 8, 30, 1000])) * every * mtu + draw(st.integers(0, mtu - 1))
     rate = st.sampled_from([10**9, 3_700_000_000, 10**10, 25 * 10**9, 10**11, 4 * 10**11])
     delay = st.sampled_from([0, 1, US]) | st.integers(0, MS)
     links = [{"hosts": [h], "rate_bps": draw(rate), "delay_ps": draw(delay)} for h in (0, 1)]
@@ -146,6 +147,20 @@ def test_a_flow_alone_takes_the_ideal_time(transport: str, values: dict[str, Any
     assert result.summary()["slowdown_p99"] == 1.0
     assert result.wire_bound_ps is not None
     assert result.wire_bound_ps <= flow["fct_rx_ps"]
+
+
+@pytest.mark.parametrize("transport", ["ttpoe", "roce"])
+@pytest.mark.parametrize("last_bytes", [1, 500, 1024])
+@pytest.mark.parametrize("window_bytes", [1024, 1500, 2047, 5 * 1024, 12_345])
+def test_a_window_far_below_the_path(transport: str, last_bytes: int, window_bytes: int) -> None:
+    """Where the window alone decides; a last frame that is short fits in what a full one does not."""
+    values = incast(
+        1, 40 * 1024 + last_bytes, link={"delay_ps": "20us"},
+        ttpoe={"window_bytes": window_bytes}, roce={"mtu_bytes": 1024, "window_bytes": window_bytes},
+    )  # fmt: skip
+    result = result_of(values, transport)
+    assert result.flows["fct_rx_ps"][0] == result.flows["ideal_ps"][0]
+    assert result.summary()["goodput_gbps"] < 1.1 * window_bytes * 8000 / (80 * US)
 
 
 @pytest.mark.parametrize("delay_ps", [0, US, 250 * US])
@@ -182,6 +197,15 @@ def test_the_window_is_what_limits() -> None:
 
     assert fct("1MB", 800) / fct("2MB", 800) == pytest.approx(2, rel=0.05)
     assert fct("1MB", 20) == fct("2MB", 20)
+
+
+@pytest.mark.parametrize("pipeline_ps", [1, 400_000])
+def test_a_switch_takes_its_pipeline_latency_each_way(pipeline_ps: int) -> None:
+    """One switch on the path: once for a RoCE packet, three times for OPEN, OPEN_ACK and a TTPoE frame."""
+    for transport, times in (("roce", 1), ("ttpoe", 3)):
+        took = [int(result_of(incast(1, 500, switch={"pipeline_latency_ps": ps}), transport).flows["fct_rx_ps"][0])
+                for ps in (0, pipeline_ps)]  # fmt: skip
+        assert took[1] - took[0] == times * pipeline_ps
 
 
 def test_control_path() -> None:

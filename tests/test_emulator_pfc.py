@@ -407,7 +407,10 @@ def test_only_the_priority_of_the_data_is_paused() -> None:
         fabric, result, rows = traced(values, "roce-pfc", {"h1"})
         port = int(fabric.topology.host_port[1])
         intervals = pauses_of(rows, port, 3, 10**11, 0, result.end_ps)
-        assert sum(end - since for since, end in intervals) > 100 * US
+        paused_ps = sum(end - since for since, end in intervals)
+        assert paused_ps > 100 * US
+        assert intervals[-1][1] == result.end_ps  # and paused still
+        assert result.ports[port]["paused_us"] == pytest.approx(paused_ps / US)
         out = rows[(rows["port"] == port) & (rows["is_out"] == 1)]
         assert (out[out["kind"] == DATA]["priority"] == 3).all()
         answers = out[out["kind"] == ANSWER]

@@ -166,6 +166,19 @@ def test_events_come_in_order(script: tuple[int, int, list[tuple[int, int, int] 
         pass
 
 
+@pytest.mark.parametrize("offset_ps", [0, 1, 15])
+@pytest.mark.parametrize("buckets", [1, 2, 31, 32, 33, SLOTS - 1, SLOTS, SLOTS + 1, 2 * SLOTS, 5 * SLOTS + 3])
+def test_a_lone_event_any_number_of_buckets_ahead(buckets: int, offset_ps: int) -> None:
+    """At the end of the ring an event's slot would be that of the bucket being served."""
+    for start in (0, 5, 31, 1000, SLOTS - 1, SLOTS):
+        pair = Pair(8, 4, TIES)
+        pair.push((start << 4) + offset_ps, ARRIVAL, 0)
+        assert pair.pop()
+        pair.push(buckets << 4, ARRIVAL, 1)
+        assert pair.pop()
+        assert not pair.pop()
+
+
 @given(st.integers(1, 300), st.integers(0, 2**32 - 1))
 def test_a_crowded_bucket_is_sorted(count: int, seed: int) -> None:
     """Block sort and merge passes at every length, with equal times."""

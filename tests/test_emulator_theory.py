@@ -199,8 +199,9 @@ def test_series_against_a_step_function_from_captured_frames(
 ) -> None:
     """Depth: what came for the watched port less what left it. Pauses: what the hosts were told. Both at any width."""
     senders = 16
-    values = incast(senders, size_bytes, ack_priority=ack_priority, switch={"buffer_bytes": "2.5MB"})
-    values["workload"] = {**values["workload"], "jitter_ps": 2 * US}
+    messages = [(h, 0, size_bytes, 100_000 * h) for h in range(1, senders + 1)]
+    back = [(0, 1, size_bytes), (0, 2, size_bytes // 2)]  # whose acknowledgements pass the watched port
+    values = flows(*messages, *back, ack_priority=ack_priority, switch={"buffer_bytes": "2.5MB"})
     names = {name for h in range(senders + 1) for name in (f"h{h}", f"s0.p{h}")}
     fabric, result, rows = traced(values, "roce-pfc", names)
     watched = fabric.topology.port_names.index("s0.p0")

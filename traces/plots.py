@@ -124,7 +124,7 @@ def _time_unit(longest_ps: float) -> tuple[int, str]:
 def _share(runs: list[RunResult]) -> tuple[float, float] | None:
     """Wire bound in ps and fair share in Gb/s, where all flows start together and end at one host."""
     run = runs[0]
-    if run.wire_bound_ps is None or np.unique(run.flows["start_ps"]).size > 1:
+    if run.wire_bound_ps is None or run.goodput_limit_gbps is None or np.unique(run.flows["start_ps"]).size > 1:
         return None
     return run.wire_bound_ps, run.goodput_limit_gbps / len(run.flows)
 

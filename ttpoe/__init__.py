@@ -17,6 +17,10 @@ _EXPORTS = {"open_endpoint": "ttpoe.aio", "EndpointConfig": "ttpoe.config"}
 __all__ = ["EndpointConfig", "open_endpoint"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use: ``import ttpoe`` alone stays instant."""
     if name not in _EXPORTS:

@@ -17,8 +17,12 @@ METRICS: dict[str, Callable[[dict[str, Any]], float | None]] = {
     "fct_us_max": lambda run: run["fct_us"]["max"],
     **{
         name: (lambda run, name=name: run[name])  # type: ignore[misc]
-        for name in ("goodput_gbps", "slowdown_p99", "drops", "pauses", "paused_us", "resent_packets", "jain")
+        for name in (
+            "makespan_us", "goodput_gbps", "slowdown_p99", "drops", "pauses", "paused_us", "resent_packets", "timeouts",
+            "jain",
+        )
     },
+    "max_queue_kb": lambda run: run["max_queue_bytes"] / 1000,
 }
 """Metrics of the summary over seeds, read off a run's JSON row."""
 
@@ -33,7 +37,7 @@ def run_all(
     on_run: Callable[[str, int], None] | None = None,
     on_slice: Callable[[Progress], None] | None = None,
 ) -> Iterator[RunResult]:
-    """A result for each transport and, within it, each of its paired seeds, as they are asked for.
+    """A result for each of the paired seeds and, within it, each transport, as they are asked for.
 
     Parameters
     ----------
@@ -64,8 +68,8 @@ def _runs(
     on_run: Callable[[str, int], None] | None,
     on_slice: Callable[[Progress], None] | None,
 ) -> Iterator[RunResult]:
-    for transport in scenario.transports:
-        for seed in range(scenario.seed, scenario.seed + scenario.repeat):
+    for seed in range(scenario.seed, scenario.seed + scenario.repeat):
+        for transport in scenario.transports:
             if on_run is not None:
                 on_run(transport, seed)
             is_captured = bool(capture) and seed == scenario.seed

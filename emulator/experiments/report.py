@@ -48,7 +48,20 @@ def report(results: list[RunResult]) -> dict[str, Any]:
     return {"runs": runs, "summary": summarize(runs)}
 
 
-def write_results(path: Path, scenario: ScenarioConfig, results: list[RunResult], version: str) -> None:
+def write_ports(path: Path, results: list[RunResult]) -> None:
+    """One row a port, of each transport's first run; docs/formats.md describes the columns."""
+    first = {result.transport: result for result in reversed(results)}
+    with replacing(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for k, (transport, result) in enumerate(reversed(first.items())):
+            if k == 0:
+                writer.writerow(["transport", "seed", *result.ports[0]])
+            writer.writerows([transport, result.seed, *port.values()] for port in result.ports)
+
+
+def write_results(
+    path: Path, scenario: ScenarioConfig, results: list[RunResult], *, version: str, is_interrupted: bool
+) -> None:
     """The scenario, every run with its counters, and the ports of each transport's first run."""
     told = report(results)
     seen: set[str] = set()
@@ -62,5 +75,6 @@ def write_results(path: Path, scenario: ScenarioConfig, results: list[RunResult]
             seen.add(result.transport)
             row["ports"] = result.ports
     with replacing(path) as file:
-        json.dump({"ttpoe": version, "scenario": asdict(scenario), **told}, file, indent=1)
+        head = {"ttpoe": version, "scenario": asdict(scenario), "is_interrupted": is_interrupted}
+        json.dump({**head, **told}, file, indent=1)
         file.write("\n")

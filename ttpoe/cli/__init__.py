@@ -6,7 +6,9 @@ Each command lives in a module of its own that is imported only when it is calle
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from difflib import get_close_matches
 from enum import IntEnum
 
 import click
@@ -39,7 +41,8 @@ class _LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
-            return None
+            close = get_close_matches(cmd_name, _COMMANDS, n=1)
+            ctx.fail(f"There is no command {cmd_name!r}; " + (f"did you mean {close[0]}?" if close else "see --help."))
         command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
         return command
 
@@ -69,3 +72,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output left, as in `| head`
         sys.stderr.close()
         sys.exit(ExitStatus.OK)
+    except OSError as error:  # such as a full disk behind standard output
+        click.echo(f"error: {error.filename or 'output'}: {error.strerror or error}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter tries to flush again as it ends
+        sys.exit(ExitStatus.ERROR)

@@ -10,19 +10,22 @@ import time
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ttpoe.cli import ExitStatus
+from ttpoe.cli.tables import comparison
 
 if TYPE_CHECKING:
     from emulator.config import ScenarioConfig
     from emulator.fabric import Fabric, Progress, TraceSink
     from emulator.results import RunResult
+
+
+_TELLING_S = 0.5
+"""A run shorter than this has no progress worth reading."""
 
 
 class _Status:
@@ -62,50 +65,12 @@ class _Status:
         self._say(self._what)
 
     def on_slice(self, at: Progress) -> None:
+        if at.wall_s < _TELLING_S:
+            return
         rate = at.events / at.wall_s / 1e6 if at.wall_s else 0.0
         self._say(
             f"{self._what}; {at.now_ps / 1e6:,.0f} us, {at.unfinished} flows left, {at.events:,} events, {rate:.1f} M/s"
         )
-
-
-def _number(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
-
-
-def _cell(rows: dict[str, dict[str, Any]], metric: str, digits: int = 1) -> str:
-    row = rows[metric]
-    text = _number(row["median"], digits)
-    if row["ci95"]:
-        low, high = (_number(bound, digits) for bound in row["ci95"])
-        text += f" [{low}, {high}]"
-    return text
-
-
-def _table(scenario: ScenarioConfig, told: dict[str, Any]) -> Table:
-    """One row a transport: medians over its seeds, with 95 % intervals where there are several."""
-    table = Table(title=Text(scenario.name), title_justify="left", caption_justify="left")
-    table.add_column("transport")
-    for heading in (
-        "finished", "FCT p50 us", "p99 us", "max us", "goodput Gb/s", "of at most", "slowdown p99", "drops", "pauses",
-        "paused us", "resent", "Jain",
-    ):  # fmt: skip
-        table.add_column(heading, justify="right")
-    for transport in dict.fromkeys(run["transport"] for run in told["runs"]):
-        runs = [run for run in told["runs"] if run["transport"] == transport]
-        rows = {row["metric"]: row for row in told["summary"] if row["transport"] == transport}
-        table.add_row(
-            transport,
-            f"{sum(run['finished'] for run in runs)}/{sum(run['flows'] for run in runs)}",
-            _cell(rows, "fct_us_p50"), _cell(rows, "fct_us_p99"), _cell(rows, "fct_us_max"),
-            _cell(rows, "goodput_gbps", 2), _number(runs[0]["goodput_limit_gbps"], 2), _cell(rows, "slowdown_p99", 2),
-            _cell(rows, "drops", 0), _cell(rows, "pauses", 0), _cell(rows, "paused_us"),
-            _cell(rows, "resent_packets", 0), _cell(rows, "jain", 4),
-        )  # fmt: skip
-    bound = told["runs"][0]["wire_bound_us"] if told["runs"] else None
-    if bound is not None:
-        bounds = {run["transport"]: run["wire_bound_us"] for run in told["runs"]}
-        table.caption = "wire bound: " + ", ".join(f"{name} {_number(us)} us" for name, us in bounds.items())
-    return table
 
 
 def run_scenario(
@@ -116,6 +81,7 @@ def run_scenario(
     timestamps: str,
     as_json: bool,
     option_names: dict[str, str] | None = None,
+    origin: str = "",
 ) -> ExitStatus:
     """Run every transport and seed, print the table or the JSON, write the files; returns the exit status.
 
@@ -132,6 +98,8 @@ def run_scenario(
         Print JSON instead of the table.
     option_names : dict, optional
         Option for a field's name, so that an error names what was typed.
+    origin : str
+        Put before an error of the scenario: the file it is from.
     """
     from emulator.config import ConfigError
     from emulator.experiments import run_all
@@ -159,8 +127,10 @@ def run_scenario(
                     results.append(result)
             except KeyboardInterrupt:
                 interrupted = True
+            order = list(dict.fromkeys(result.transport for result in results))
+            results.sort(key=lambda result: order.index(result.transport))
     except ConfigError as error:
-        raise usage_error(str(error), option_names or {}) from None
+        raise usage_error(origin + str(error), option_names or {}) from None
     return _tell(scenario, results, out, as_json, interrupted)
 
 
@@ -214,12 +184,13 @@ def _open_capture(
     return stack.enter_context(writer).sink
 
 
-def _write_files(out: Path, scenario: ScenarioConfig, results: list[RunResult]) -> None:
-    from emulator.experiments.report import write_flows, write_results
+def _write_files(out: Path, scenario: ScenarioConfig, results: list[RunResult], is_interrupted: bool) -> None:
+    from emulator.experiments.report import write_flows, write_ports, write_results
     from traces.plots import plot_incast
 
-    write_results(out / "results.json", scenario, results, version("ttpoe"))
+    write_results(out / "results.json", scenario, results, version=version("ttpoe"), is_interrupted=is_interrupted)
     write_flows(out / "flows.csv", results)
+    write_ports(out / "ports.csv", results)
     plot_incast(results, out / "incast.png")
 
 
@@ -243,15 +214,18 @@ def _tell(
     if as_json:
         text = json.dumps(told, allow_nan=False) + "\n"
     else:
-        console = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 220)
+        console = Console()
         with console.capture() as captured:
-            console.print(_table(scenario, told))
+            console.print(comparison(scenario.name, told))
         text = captured.get()
     if out is not None and results:
         try:
-            _write_files(out, scenario, results)
+            _write_files(out, scenario, results, interrupted)
             if not as_json:
-                text += f"wrote results.json, flows.csv and incast.png to {out}\n"
+                captures = sorted(str(path.relative_to(out)) for path in out.glob("*/*.pcapng"))
+                text += f"wrote results.json, flows.csv, ports.csv and incast.png to {out}\n"
+                if captures:
+                    text += f"captures there: {', '.join(captures[:6])}{' and more' if len(captures) > 6 else ''}\n"
         except OSError as failed:
             click.echo(f"error: --out: cannot write to directory {out}: {failed.strerror or failed}", err=True)
             status = ExitStatus.ERROR

@@ -21,4 +21,6 @@ def command(scenario: Path, out: Path | None, capture: str | None, timestamps: s
         loaded = load_scenario(scenario)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    return run_scenario(loaded, out=out, capture=capture, timestamps=timestamps, as_json=as_json)
+    return run_scenario(
+        loaded, out=out, capture=capture, timestamps=timestamps, as_json=as_json, origin=f"{scenario}: "
+    )

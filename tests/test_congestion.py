@@ -152,6 +152,15 @@ def test_congestion_avoidance_grows_by_one_for_each_window_acknowledged():
     assert packets(rig) == 9
 
 
+def test_a_loss_forgets_what_was_counted_towards_the_next_growth():
+    rig = lossy()
+    in_turn(rig, send(rig)[:4])
+    assert rig["ca_acked_bytes"] == 400
+    rig["min_rtt_ps"] = rig["srtt_ps"] = US
+    rig.feed(Op.NACK, 0, 1005)
+    assert rig["ca_acked_bytes"] == 0
+
+
 def test_congestion_avoidance_counts_every_byte():
     """RFC 3465, 2.1: after any number of acknowledgements nothing is rounded away."""
     rig = Rig(**{**RENO, "initial_window_packets": 20})
@@ -258,6 +267,17 @@ def test_a_nack_after_a_timeout_does_not_open_the_window():
     assert packets(rig) == 1
 
 
+def test_a_nack_of_what_a_timeout_has_sent_again_does_not_lower_the_threshold_further():
+    rig = reno()
+    rig["min_rtt_ps"], rig["srtt_ps"] = US, RTT
+    send(rig)
+    rig.timeout()
+    send(rig)
+    rig.now_ps += RTT
+    rig.feed(Op.NACK, 0, 1001)
+    assert (packets(rig), packets(rig, "ssthresh_bytes")) == (1, 5)
+
+
 # The tail (RFC 8985, 7.4)
 
 
@@ -308,6 +328,20 @@ def test_idle_for_more_than_a_timeout_starts_again(idle_us, window):
     rig.now_ps = sent_at_ps + idle_us * US
     rig.submit(5000)
     assert len(send(rig)) == packets(rig) == window
+
+
+def test_slow_answers_are_no_idling():
+    """More than a timeout since the last payload, but others are still out."""
+    rig = Rig(**RENO)
+    rig.feed(Op.OPEN, 500)
+    rig.submit(1000)
+    out = send(rig)
+    for seq in out[:3]:
+        rig.now_ps += 200 * US
+        rig.feed(Op.ACK, 0, seq)
+    rig["cwnd_bytes"], rig["rto_ps"] = 20 * MTU, 300 * US
+    rig.submit(5000)
+    assert len(send(rig)) == 13
 
 
 def test_idling_never_opens_the_window():

@@ -553,6 +553,19 @@ def test_a_probe_that_nobody_answers_is_a_retry():
     assert rig.failure is Failure.RETRY_LIMIT
 
 
+def test_a_refusal_is_an_answer():
+    """A peer that says that it is full is alive: what timed out before it said so is no longer counted."""
+    rig = five(retry_limit=1)
+    rig.timeout()
+    rig.poll()
+    rig.feed(Op.NACK_FULL)
+    assert rig["retries"] == 0
+    for _ in range(2):
+        rig.timeout()
+        rig.poll()
+    assert rig.failure is Failure.NONE
+
+
 def test_a_nack_full_again_while_holding_changes_nothing():
     rig = held()
     before = rig["timer_at_ps"]

@@ -595,7 +595,7 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
     link["payloads_sent"] += 1
     if link["timer_at_ps"] == NEVER:
         start_timer(link, params, now_ps)
-    elif link["timer_is_probe"] == 0:  # a probe that is due already is due for this one as well
+    else:  # a probe that the timer stands for already is for this one as well
         probe_at_ps = tail_probe_at_ps(link, params, now_ps)
         if probe_at_ps < link["timer_at_ps"]:
             link["timer_at_ps"] = probe_at_ps

@@ -112,10 +112,11 @@ def acknowledge(link, ring, pool, params, seq, now_ps):
     if seq_diff(link["tx_una"], link["tx_next"]) > 0:
         link["tx_next"] = link["tx_una"]
         link["sent_bytes"] = link["acked_bytes"]
+    is_spurious = 0
     if slot["is_resent"] == 0:
         sample_rtt(link, now_ps - slot["sent_at_ps"])
-    is_spurious = slot["is_resent"] != 0 and link["srtt_ps"] != 0 and now_ps - slot["sent_at_ps"] < link["min_rtt_ps"]
-    if is_spurious:
+    elif link["srtt_ps"] != 0 and now_ps - slot["sent_at_ps"] < link["min_rtt_ps"]:
+        is_spurious = 1
         link["resends_spurious"] += 1
     if link["srtt_ps"] != 0:
         link["rto_ps"] = clamp_rto_ps(link["srtt_ps"] + 4 * link["rttvar_ps"], params)
@@ -127,7 +128,7 @@ def acknowledge(link, ring, pool, params, seq, now_ps):
         link["timer_is_probe"] = 0
     else:
         start_timer(link, params, now_ps)
-    return 1 if is_spurious else 0
+    return is_spurious
 
 
 @kernel

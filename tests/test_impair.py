@@ -171,6 +171,10 @@ def test_a_full_queue_drops():
     impairment.enter(bytes(976), PS_PER_S)
     assert impairment.counters.queue_full == 2
     assert len(impairment.leave(10 * PS_PER_S)) == 4
+    impairment = Impairment(6, rate_bps=8_000, queue_bytes=1999)
+    for _ in range(5):
+        impairment.enter(bytes(976), 0)
+    assert impairment.counters.queue_full == 3, "a byte less"
 
 
 def test_flaps_count_from_the_first_frame():

@@ -255,6 +255,18 @@ def test_any_header_builds_back(head, tail, is_plain, has_good_sum):
         assert ipv4.build(frame.header, frame.payload, frame.trailing) == data
 
 
+def test_checksum_with_a_second_carry():
+    """The sum is 0x1FFFF before it is folded: the first fold gives 0x10000."""
+    header = ipv4.make_header(
+        dst_mac=2, src_mac=1, dst_ip=0xFFFF0000, src_ip=0, opcode=7, vc=2, tx_seq=0, rx_seq=0
+    )
+    header["ip_id"] = (0x1FFFF - 0x4500 - 50 - 0x4000 - 0x0911 - 0xFFFF) & 0xFFFF
+    ipv4.set_ipv4_lengths_at(header, 0, 0)
+    data = ipv4.build(header)
+    assert data[24:26] == b"\xff\xfe"
+    assert rfc1071(data[14:34]) == 0xFFFF
+
+
 @given(st.binary(min_size=20, max_size=20))
 def test_checksum_is_the_textbooks(head):
     data = with_checksum(OPEN[:14] + b"\x45" + head[1:16] + OPEN[30:])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +16,7 @@ from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import BATCH_FRAMES, Endpoint, warm_up
 from ttpoe.errors import InterfaceError, LocalProtocolError, TTPoEError
 from ttpoe.impair import Impairment
+from ttpoe.inlet import Inlet, Tap
 from ttpoe.ipv4 import format_ipv4, parse_ipv4
 from ttpoe.link import Link
 from ttpoe.machine import MAX_ANSWERS
@@ -24,9 +24,6 @@ from ttpoe.rawsock import RawSocket
 from ttpoe.stream import Listener, Stream
 from ttpoe.units import NEVER, PS_PER_NS, PS_PER_S
 from ttpoe.wire import Mode, format_mac, parse_mac
-
-Tap = Callable[[str, memoryview], object]
-"""Called with "in" or "out" and each frame, before any impairment; the view is valid during the call."""
 
 _BATCHES_PER_TURN = 4  # then the loop serves others: readers must not starve behind a busy socket
 _SENDS_PER_TURN = 32  # a NACK is then heeded before much more is sent behind the gap
@@ -69,7 +66,7 @@ class AsyncEndpoint:
         self.sans_io = Endpoint(sock.mac, config, ip=sock.ip, slot_bytes=sock.slot_bytes)
         self.send_drops = 0
         self._sock = sock
-        self._impairment = impairment
+        self._inlet = Inlet(self.sans_io, impairment, tap)
         self._tap = tap
         self._loop = asyncio.get_running_loop()
         self._streams: dict[Link, Stream] = {}
@@ -273,38 +270,11 @@ class AsyncEndpoint:
             except OSError as error:
                 if self._is_fatal(error):
                     return
-            if self._tap is not None or self._impairment is not None:
-                self._take_special(n)
-            elif n > 0:
-                endpoint.take_received(n, _now_ps())
+            if self._inlet.take(n, _now_ps()):
+                self.schedule_turn()
             self._flush()
             if n < BATCH_FRAMES or self._error is not None:
                 break
-
-    def _take_special(self, n_frames: int) -> None:
-        """Frames received, by way of the tap and the impairment."""
-        lengths = self.sans_io.receive_lengths[:n_frames].tolist()
-        frames = [bytes(view[:size]) for view, size in zip(self.sans_io.receive_views, lengths, strict=False)]
-        if self._tap is not None:
-            for frame in frames:
-                self._tap("in", memoryview(frame))
-        now_ps = _now_ps()
-        if self._impairment is not None:
-            for frame in frames:
-                self._impairment.enter(frame, now_ps)
-            self._leave_line(now_ps)
-        else:
-            self.sans_io.receive(frames, now_ps)
-
-    def _leave_line(self, now_ps: int) -> None:
-        """Receive what has passed the impairment by now, as much as can be answered; the rest soon."""
-        if self._impairment is None:
-            return
-        frames = self._impairment.leave(now_ps, self.sans_io.answers_room // 2)
-        if frames:
-            self.sans_io.receive(frames, now_ps)
-            if self._impairment.next_deadline_ps() <= now_ps:
-                self.schedule_turn()
 
     def _flush(self) -> None:
         """Send all answers, then PAYLOAD until there is none, the socket would block, or it is others' turn."""
@@ -360,9 +330,7 @@ class AsyncEndpoint:
         """Have a timer fire at the earliest deadline, or before: then it is armed anew."""
         if self.sans_io.answers_room < MAX_ANSWERS:
             return  # nothing can be done about a timeout until the socket takes frames again
-        deadline_ps = self.sans_io.next_deadline_ps()
-        if self._impairment is not None:
-            deadline_ps = min(deadline_ps, self._impairment.next_deadline_ps())
+        deadline_ps = min(self.sans_io.next_deadline_ps(), self._inlet.next_deadline_ps())
         if deadline_ps < self._timer_at_ps:
             if self._timer is not None:
                 self._timer.cancel()
@@ -372,7 +340,8 @@ class AsyncEndpoint:
     def _on_timer(self) -> None:
         self._timer, self._timer_at_ps = None, NEVER
         now_ps = _now_ps()
-        self._leave_line(now_ps)
+        if self._inlet.take_due(now_ps):
+            self.schedule_turn()
         self.sans_io.handle_timeout(now_ps)
         self._flush()
 

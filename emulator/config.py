@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import field, fields
 from difflib import get_close_matches
+from math import gcd
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -67,6 +68,32 @@ class HostLinkConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class HostConfig:
+    """What reads a host's TTPoE links: one reader for each. RoCE writes to memory that is always there."""
+
+    rx_buffer_bytes: Bytes = 256_000
+    """In order and not yet read, per link; a PAYLOAD beyond it is refused with NACK_FULL."""
+    drain_rate_bps: Bps | None = None
+    """Of each reader; None: it reads at once, and the buffer never fills."""
+
+    @model_validator(mode="after")
+    def _check(self) -> HostConfig:
+        if self.drain_rate_bps is not None:
+            drain_ratio(self.drain_rate_bps)
+        return self
+
+
+def drain_ratio(rate_bps: int) -> tuple[int, int]:
+    """A rate as a fraction of bytes by picoseconds in lowest terms, whose product stays within int64."""
+    ps_per_8_bits = 8 * units.PS_PER_S
+    common = gcd(rate_bps, ps_per_8_bits)
+    n_bytes, n_ps = rate_bps // common, ps_per_8_bits // common
+    if n_bytes * n_ps >= 2**62:
+        raise ValueError("drain_rate_bps cannot be counted exactly; round it to three digits")
+    return n_bytes, n_ps
+
+
+@dataclass(frozen=True, config=_STRICT)
 class SwitchConfig:
     """A shared-buffer, store-and-forward switch. No default is universal: each is a parameter."""
 
@@ -102,6 +129,14 @@ class TtpoeConfig:
     rto_max_ps: PositivePicoseconds = units.PS_PER_S
     retry_limit: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16
     """Timeouts in a row without progress before the link fails."""
+    congestion_control: Literal["fixed", "reno"] = "fixed"
+    """fixed: ``window_bytes`` alone limits what is in flight; reno: RFC 5681 as well."""
+    initial_window_packets: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 10
+    """Congestion window at the start, in payloads of ``mtu_bytes`` (RFC 6928)."""
+    tail_loss_probe: Annotated[bool, Field(strict=True)] = True
+    """Send the last frame once more after two round trips without a sign of life (RFC 8985, 7)."""
+    probe_min_ps: Picoseconds = 0
+    """Least wait before that, and before asking a full peer again; timers here do not misfire."""
 
     @model_validator(mode="after")
     def _check(self) -> TtpoeConfig:
@@ -109,6 +144,8 @@ class TtpoeConfig:
             raise ValueError(f"window_bytes {self.window_bytes} is below mtu_bytes {self.mtu_bytes}; raise it")
         if not self.rto_min_ps <= self.rto_initial_ps <= self.rto_max_ps:
             raise ValueError("rto_min_ps, rto_initial_ps and rto_max_ps must be in this order")
+        if self.probe_min_ps > self.rto_max_ps:
+            raise ValueError("probe_min_ps is above rto_max_ps; lower it")
         return self
 
 
@@ -193,6 +230,7 @@ class ScenarioConfig:
     ack_priority: Priority | None = None
     """None: the data's."""
     link: LinkConfig = field(default_factory=LinkConfig)
+    hosts: HostConfig = field(default_factory=HostConfig)
     switch: SwitchConfig = field(default_factory=SwitchConfig)
     topology: StarConfig = field(default_factory=StarConfig)
     workload: Annotated[IncastConfig | FlowListConfig, Field(discriminator="kind")] = field(
@@ -221,6 +259,7 @@ _SCENARIO = TypeAdapter(ScenarioConfig)
 _ROOMS: dict[str, tuple[type, ...]] = {
     "": (ScenarioConfig,),
     "link": (LinkConfig,),
+    "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
     "topology": (StarConfig,),
     "topology.links": (HostLinkConfig,),

@@ -13,7 +13,7 @@ import numpy as np
 
 from emulator import roce, series, world
 from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
-from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes
+from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.packet import PACKET
 from emulator.pfc import PFC_WIRE_BYTES
@@ -124,6 +124,8 @@ class Fabric:
         engine["unfinished"] = n_flows
         engine["is_tracing"] = bool(self._capture)
         engine["is_sharing"] = self._protocol == world.TTPOE and scenario.ttpoe.shared_window
+        if scenario.hosts.drain_rate_bps is not None:
+            engine["drain_bytes"], engine["drain_ps"] = drain_ratio(scenario.hosts.drain_rate_bps)
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
         engine["answer_priority"] = scenario.answer_priority
         arrays = world.World(
@@ -215,6 +217,8 @@ class Fabric:
         params = state.make_params(
             mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
             rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
+            congestion_control=config.congestion_control, initial_window_packets=config.initial_window_packets,
+            tail_loss_probe=config.tail_loss_probe, probe_min_ps=config.probe_min_ps,
         )
         pools = np.zeros(self.topology.hosts + 1, state.POOL)
         pools["limit_bytes"] = config.window_bytes if config.shared_window else units.NEVER
@@ -230,6 +234,8 @@ class Fabric:
         senders = state.init_links(links[0::2], seqs[0::2], 2, params, slots)
         receivers = state.init_links(links[1::2], seqs[1::2], 2, params, 1)  # which send no PAYLOAD
         links["ring_base"][1::2] += len(senders)
+        if self.scenario.hosts.drain_rate_bps is not None:
+            links["rx_limit_bytes"] = self.scenario.hosts.rx_buffer_bytes
         if not config.handshake:
             open_links(links[0::2], seqs[1::2])
             open_links(links[1::2], seqs[0::2])

@@ -15,7 +15,7 @@ from emulator.world import TTPOE
 from ttpoe._jit import kernel
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.fsm import Opcode, State
-from ttpoe.machine import next_payload_bytes, on_frame, on_open, on_submit, on_timeout, poll_payload, release
+from ttpoe.machine import next_payload_bytes, on_frame, on_open, on_read, on_submit, on_timeout, poll_payload, release
 from ttpoe.units import NEVER
 
 _PAYLOAD = int(Opcode.PAYLOAD)
@@ -197,6 +197,25 @@ def _note_progress(world, e, now_ps):
         world.engine[0]["unfinished"] -= 1
 
 
+@kernel
+def _drain(engine, end, link, now_ps):
+    """Read what end ``end``'s reader could take until now; all rows but ``engine`` are modified.
+
+    The reader is only looked at when a frame arrives, since nothing else depends on it; counted from when it last had
+    nothing to read, so that nothing is rounded away.
+    """
+    elapsed_ps = now_ps - end["drain_from_ps"]
+    periods = elapsed_ps // engine["drain_ps"]
+    rest_ps = elapsed_ps - periods * engine["drain_ps"]
+    read_bytes = end["drain_base_bytes"] + periods * engine["drain_bytes"]
+    read_bytes += rest_ps * engine["drain_bytes"] // engine["drain_ps"]
+    if read_bytes >= link["rx_bytes"]:
+        read_bytes = link["rx_bytes"]
+        end["drain_from_ps"] = now_ps
+        end["drain_base_bytes"] = read_bytes
+    on_read(link, read_bytes - link["rx_read_bytes"])
+
+
 @kernel(inline=True)
 def host_on_frame(world, p, now_ps):
     """Give packet ``p`` to the transport it is for and free it; answers are left in ``world.out``.
@@ -208,6 +227,8 @@ def host_on_frame(world, p, now_ps):
     """
     e = int(world.packets[p]["end"])
     if world.engine[0]["protocol"] == TTPOE:
+        if world.engine[0]["drain_bytes"] != 0:
+            _drain(world.engine[0], world.ends[e], world.links[e], now_ps)
         pool = world.pools[world.ends[e]["host"]]
         n = on_frame(world.links[e], world.ring, pool, world.params[0], world.frames[p], now_ps, world.out, 0)
     else:

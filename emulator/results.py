@@ -34,9 +34,13 @@ FLOW_RESULT = np.dtype(
     [
         ("src", "i4"), ("dst", "i4"), ("size_bytes", "i8"), ("start_ps", "i8"),
         ("fct_rx_ps", "i8"), ("fct_tx_ps", "i8"), ("ideal_ps", "i8"),  # -1: unfinished
-        ("drops", "i8"), ("resent_packets", "i8"), ("timeouts", "i8"), ("failure", "i8"),
+        ("drops", "i8"), ("resent_packets", "i8"), ("timeouts", "i8"), ("nack_fulls", "i8"), ("failure", "i8"),
     ]
 )
+
+
+_LINK_COUNTERS = ("probes_sent", "resends_spurious", "nack_fulls_sent", "nack_fulls_received")
+"""Of TTPoE's link rows, summed over both ends of all flows."""
 
 
 class ConservationError(AssertionError):
@@ -286,6 +290,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     flows["src"], flows["dst"] = w.ends["host"][0::2], w.ends["host"][1::2]
     flows["resent_packets"] = rows["payloads_resent" if is_ttpoe else "packets_resent"]
     flows["timeouts"] = rows["timeouts"]
+    if is_ttpoe:
+        flows["nack_fulls"] = rows["nack_fulls_received"]
     for name, stamp in (("fct_rx_ps", "finished_rx_ps"), ("fct_tx_ps", "finished_tx_ps")):
         flows[name] = np.where(w.flows[stamp] == NEVER, -1, w.flows[stamp] - w.flows["start_ps"])
     known: dict[tuple[object, ...], int] = {}
@@ -338,6 +344,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "pfc_frames": int(engine["pfc_frames"]),
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
+        **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
         "max_shared_bytes": int(w.switches["max_shared_bytes"].max()),
         "end_ps": end_ps,
     }

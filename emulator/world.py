@@ -24,6 +24,7 @@ ENGINE = np.dtype(
         "created", "delivered", "dropped", "lost",
         "pfc_frames", "pfc_quanta", "pause_reaction_ps", "paused_count",
         "is_sharing",  # the links of a host share a window
+        "drain_bytes", "drain_ps",  # a reader takes so many bytes in so much time; 0 bytes: all at once
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps",
         "answer_priority",
@@ -70,6 +71,7 @@ PORT = np.dtype(
 END = np.dtype(
     [
         ("timer_pending_ps", "i8"),  # the earliest timer event in the heap
+        ("drain_from_ps", "i8"), ("drain_base_bytes", "i8"),  # the reader has been busy since, having read so much then
         ("host", "i4"), ("port", "i4"), ("peer_host", "i4"),
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
     ],

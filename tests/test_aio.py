@@ -152,7 +152,32 @@ async def test_slow_reader_holds_the_writer_back(veth):
             assert len(got) + 110_000 >= written
         await writer
         assert bytes(got) == data
-        assert b.drops()["receive_buffer_full"] > 0
+        assert b.sans_io.counters()["nack_fulls_sent"] > 0
+        assert b.drops() == {}
+
+
+async def test_a_reader_of_ten_megabytes_a_second(veth):
+    """NACK_FULLs are counted, nothing is dropped, and little is sent in vain."""
+    config = EndpointConfig(window_bytes=100_000, receive_buffer_bytes=200_000, send_buffer_bytes=200_000)
+    async with open_streams(veth, config) as (a, b, stream, peer):
+        data = os.urandom(3_000_000)
+
+        async def write_all() -> None:
+            stream.write(data)
+            await stream.drain()
+
+        writer = asyncio.create_task(write_all())
+        got = bytearray()
+        while len(got) < len(data):
+            got += await peer.read(50_000)
+            await asyncio.sleep(0.005)
+        await writer
+        assert bytes(got) == data
+        sender, receiver = a.sans_io.counters(), b.sans_io.counters()
+        assert 0 < sender["nack_fulls_received"] == receiver["nack_fulls_sent"] < 200
+        assert a.drops() == b.drops() == {}
+        assert sender["timeouts"] == 0
+        assert sender["payloads_resent"] < 2 * len(data) / 1024
 
 
 async def test_write_without_drain_is_told_before_memory_grows(veth):

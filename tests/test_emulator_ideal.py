@@ -128,7 +128,8 @@ def lone_flows(draw: st.DrawFn) -> dict[str, Any]:
         switch={"buffer_bytes": 2**34, "pipeline_latency_ps": draw(st.sampled_from([0, 1, 437_000]))},
         # A timeout below the round trip would resend what is not lost.
         ttpoe={"mtu_bytes": mtu, "window_bytes": window, "handshake": draw(st.booleans()),
-               "shared_window": draw(st.booleans()), "rto_min_ps": "1s", "rto_initial_ps": "1s", "rto_max_ps": "1s"},
+               "shared_window": draw(st.booleans()), "rto_min_ps": "1s", "rto_initial_ps": "1s", "rto_max_ps": "1s",
+               "tail_loss_probe": False},
         roce={"mtu_bytes": mtu, "window_bytes": draw(st.sampled_from([None, window])), "ack_every_packets": every,
               "rto_exponent": 25},
     )  # fmt: skip

@@ -39,7 +39,8 @@ def test_a_lost_open_ack_as_well() -> None:
 def test_a_lost_last_frame_costs_the_floor_of_the_timeout() -> None:
     """The handshake's sample is a few microseconds, so the timeout is rto_min, from when the frame began."""
     for floor_us in (100, 250):
-        values = incast(1, 1024, **lossy({1: [2]}, ttpoe={"rto_min_ps": floor_us * US}))
+        ttpoe = {"rto_min_ps": floor_us * US, "tail_loss_probe": False}
+        values = incast(1, 1024, **lossy({1: [2]}, ttpoe=ttpoe))
         flow = result_of(values, "ttpoe").flows[0]
         assert flow["fct_rx_ps"] - flow["ideal_ps"] == floor_us * US
         assert (flow["timeouts"], flow["resent_packets"]) == (1, 1)

@@ -407,7 +407,7 @@ def test_link_that_ended_before_it_was_accepted_can_be_read():
 # Buffers
 
 
-def test_full_receive_buffer_drops_and_a_late_reader_gets_everything():
+def test_a_full_receive_buffer_holds_the_peer_and_a_late_reader_gets_everything():
     config = dataclasses.replace(SMALL, receive_buffer_bytes=256)
     pair = WirePair(config)
     data = bytes(range(250)) * 4
@@ -417,7 +417,7 @@ def test_full_receive_buffer_drops_and_a_late_reader_gets_everything():
     accepted = pair.b.accept()
     assert accepted is not None
     assert accepted.readable_bytes == 256
-    assert pair.b.drops()["receive_buffer_full"] > 0
+    assert pair.a.counters()["nack_fulls_received"] == pair.b.counters()["nack_fulls_sent"] == 1
     assert pair.b.counters()["nacks_sent"] == 0, "a full buffer must not start another pass at once"
     got = b""
     while len(got) < len(data):
@@ -426,6 +426,32 @@ def test_full_receive_buffer_drops_and_a_late_reader_gets_everything():
         if not pair.step():
             assert pair.wait() or accepted.readable_bytes
     assert got == data
+    assert pair.b.drops() == {}
+
+
+def test_a_reader_that_pauses_for_an_hour_loses_nothing():
+    """No number of refusals is a retry; and they are few: once a pass, and once a probe, which back off."""
+    config = dataclasses.replace(SMALL, receive_buffer_bytes=256, retry_limit=1)
+    pair = WirePair(config)
+    data = bytes(range(250)) * 4
+    link = pair.a.connect(MAC_B, 2, 0)
+    link.submit(data)
+    pair.settle()
+    accepted = pair.b.accept()
+    assert accepted is not None
+    while pair.now_ps < 3600 * PS_PER_S:
+        pair.wait()
+        pair.settle()
+    refused = pair.b.counters()["nack_fulls_sent"]
+    assert 1800 < refused < 1830  # every rto_max of 2 s, and the waits that led there
+    assert pair.a.counters()["payloads_resent"] <= refused + config.window_bytes // config.mtu_bytes
+    got = b""
+    while len(got) < len(data):
+        got += accepted.read()
+        if not pair.step():
+            assert pair.wait() or accepted.readable_bytes
+    assert got == data
+    assert link.state is State.OPEN
 
 
 def test_shared_window_bounds_all_links_together():

@@ -169,9 +169,9 @@ DOES: dict[Opcode, tuple[tuple[int, int, int], list[tuple]]] = {
         (None, CLOSED, "dropped_stale"),
         (None, OPEN_SENT, "dropped_stale"),
         (None, OPEN_RECD, "dropped_stale"),
-        (None, OPEN, "nacks_received"),
-        (None, CLOSE_SENT, "nacks_received"),
-        (None, CLOSE_RECD, "nacks_received"),
+        (None, OPEN, "nack_fulls_received"),
+        (None, CLOSE_SENT, "dropped_stale"),  # nothing is out that the peer could have refused
+        (None, CLOSE_RECD, "nack_fulls_received"),
     ]),
     Op.NACK_NOLINK: ((0, 1001, 0), [
         (None, CLOSED, "dropped_lost"),
@@ -182,7 +182,10 @@ DOES: dict[Opcode, tuple[tuple[int, int, int], list[tuple]]] = {
         (None, CLOSE_RECD, "dropped_stale"),
     ]),
 }  # fmt: skip
-COUNTERS = ("dropped_illegal", "dropped_stale", "dropped_lost", "payloads_received", "gaps_received", "nacks_received")
+COUNTERS = (
+    "dropped_illegal", "dropped_stale", "dropped_lost", "payloads_received", "gaps_received", "nacks_received",
+    "nack_fulls_received",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("state", State)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from world import A, B, Path, Rig, Script, World, draw_script
+from world import A, B, Path, Reader, Rig, Script, World, draw_script
 
 from ttpoe import machine
 from ttpoe.fsm import Opcode, State
@@ -451,7 +451,21 @@ paths = st.builds(
     jitter_ps=st.sampled_from([0, PS_PER_US, 20 * PS_PER_US, 500 * PS_PER_US]),
 )
 seqs = st.sampled_from([0, 5, 0x7FFFFFF8, 0xFFFFFFF0, 0xFFFFFFFF]) | st.integers(0, 0xFFFFFFFF)
+policies = st.tuples(
+    st.tuples(st.just("congestion_control"), st.sampled_from(["fixed", "reno"])),
+    st.tuples(st.just("initial_window_packets"), st.integers(1, 10)),
+    st.tuples(st.just("tail_loss_probe"), st.booleans()),
+    st.tuples(st.just("probe_min_ps"), st.sampled_from([0, 10 * PS_PER_US, 500 * PS_PER_US])),
+)
 times = st.integers(0, 2000) | st.integers(0, 3_000_000)
+
+
+@st.composite
+def readers(draw, mtu: int) -> Reader:
+    return Reader(
+        limit_bytes=draw(st.just(NEVER) | st.integers(1, 5 * mtu)), take_bytes=draw(st.integers(1, 3 * mtu)),
+        every_ps=draw(st.sampled_from([0, PS_PER_US, 50 * PS_PER_US])),
+    )  # fmt: skip
 
 
 @st.composite
@@ -470,6 +484,7 @@ def scripts(draw, *, with_closes: bool) -> Script:
         opens=tuple(opens),
         submits=tuple(draw(st.lists(st.tuples(at_ps, side, link, st.integers(1, 12 * mtu)), max_size=10))),
         closes=tuple(draw(st.lists(st.tuples(at_ps, side, link), max_size=4))) if with_closes else (),
+        readers=(draw(readers(mtu)), draw(readers(mtu))), policy=draw(policies),
     )  # fmt: skip
 
 

@@ -44,6 +44,15 @@ def test_timeout_of_the_first_and_of_later_samples():
     assert rig["min_rtt_ps"] == 60 * US
 
 
+def test_a_path_without_variance_keeps_a_margin():
+    """A timeout of exactly one round trip would fire on the rounding of srtt."""
+    rig = opened(**TIMES)
+    for _ in range(200):
+        trip(rig, 1000 * US)
+    assert rig["rttvar_ps"] == 0
+    assert rig["rto_ps"] == rig["srtt_ps"] * 9 // 8 > 1100 * US
+
+
 def test_timeout_has_a_floor_and_a_ceiling():
     rig = opened(**TIMES)
     for _ in range(60):
@@ -304,18 +313,378 @@ def test_a_nack_of_an_id_not_resent_yet_waits_for_it():
     assert rig["payloads_resent"] == 4
 
 
-def test_nack_full_waits_for_the_timer_and_is_no_retry():
-    rig = five(retry_limit=1)
-    for _ in range(10):  # a peer that is full but alive
-        rig.timeout()
-        assert len(rig.poll()) == 5
-        rig.feed(Op.NACK_FULL, 0, 77)
+# Tail-loss probe (RFC 8985, 7)
+
+PROBING = {**TIMES, "rto_min_ps": 500 * US, "tail_loss_probe": True}
+
+
+def tail_lost(**params) -> Rig:
+    """Round trips of 100 us; 1002 to 1004 went out at 100 us, and all but the last are acknowledged at 200 us."""
+    rig = opened(**{**PROBING, **params})
+    trip(rig, 100 * US)
+    rig.submit(300)
+    assert rig.poll() == [(1002, 100), (1003, 100), (1004, 100)]
+    rig.now_ps += 100 * US
+    rig.feed(Op.ACK, 0, 1003)
+    return rig
+
+
+def test_a_lost_tail_is_sent_once_more_after_two_round_trips():
+    rig = tail_lost()
+    assert rig["timer_at_ps"] == 300 * US  # from when it went out
+    assert rig.timeout() == []
+    assert rig.poll() == [(1004, 100)]
+    assert (rig["probes_sent"], rig["payloads_resent"]) == (1, 1)
+    assert (rig["timeouts"], rig["retries"], rig["rto_ps"]) == (0, 0, 500 * US)
+    assert rig["timer_at_ps"] == rig.now_ps + 500 * US  # then the timeout: one probe only
+    rig.now_ps += 100 * US
+    rig.feed(Op.ACK, 0, 1004)
+    assert (rig["acked_bytes"], rig["timer_at_ps"], rig["resends_spurious"]) == (310, NEVER, 0)
+    assert rig["srtt_ps"] == 100 * US  # Karn
+
+
+def test_the_answer_to_a_probe_may_be_a_nack():
+    rig = opened(**PROBING)
+    trip(rig, 100 * US)
+    rig.submit(300)
+    rig.poll()
+    rig.timeout()
+    assert rig.poll() == [(1004, 100)]
+    rig.now_ps += 100 * US
+    rig.feed(Op.NACK, 0, 1003)
+    assert rig.poll() == [(1003, 100), (1004, 100)]
+    assert rig["timeouts"] == 0
+
+
+def test_the_timeout_follows_a_probe_without_an_answer():
+    rig = tail_lost()
+    rig.timeout()
+    rig.poll()
+    assert rig.timeout() == []
+    assert rig.poll() == [(1004, 100)]
+    assert (rig["probes_sent"], rig["timeouts"], rig["rto_ps"]) == (1, 1, 1000 * US)
+
+
+def test_a_probe_waits_for_an_answer_to_the_one_before():
+    """Otherwise an owner who submits a little all the time would never see the timeout of a dead peer."""
+    rig = opened(**PROBING, retry_limit=0)
+    trip(rig, 100 * US)
+    for _ in range(7):
+        rig.submit(1)
+        rig.poll()
+        rig.now_ps += 90 * US
+        if rig.now_ps >= rig["timer_at_ps"]:
+            machine.on_timeout_at(rig.links, 0, rig.params, rig.now_ps, rig.out, 0)
+    assert rig["probes_sent"] == 1
+    rig.timeout()
+    assert rig.failure is Failure.RETRY_LIMIT
+
+
+def test_the_next_tail_has_a_probe_of_its_own():
+    rig = tail_lost()
+    rig.timeout()
+    rig.poll()
+    rig.now_ps += 100 * US
+    rig.feed(Op.ACK, 0, 1004)
+    rig.submit(10)
+    rig.poll()
+    rig.timeout()
+    assert rig.poll() == [(1005, 10)]
+    assert rig["probes_sent"] == 2
+
+
+def test_progress_postpones_the_probe():
+    rig = tail_lost()
+    rig.submit(10)
+    rig.poll()
+    assert rig["timer_at_ps"] == 300 * US  # the probe that is due already
+    rig.now_ps += 40 * US
+    rig.feed(Op.ACK, 0, 1004)
+    assert rig["timer_at_ps"] == 200 * US + 2 * rig["srtt_ps"]
+
+
+def test_an_acknowledgement_of_an_earlier_one_leaves_a_round_trip_more():
+    rig = opened(**PROBING)
+    trip(rig, 100 * US)
+    rig.submit(300)
+    rig.poll()
+    rig.now_ps += 190 * US
+    rig.feed(Op.ACK, 0, 1003)
+    assert rig["timer_at_ps"] == rig.now_ps + rig["srtt_ps"]
+
+
+@pytest.mark.parametrize("why", ["more to send", "no sample", "off", "the timeout comes first"])
+def test_no_probe(why):
+    rig = opened(**{**PROBING, **{
+        "off": {"tail_loss_probe": False}, "the timeout comes first": {"probe_min_ps": 500 * US},
+    }.get(why, {})}, window_bytes=300)  # fmt: skip
+    if why != "no sample":
+        trip(rig, 100 * US)
+    rig.submit(310 if why == "more to send" else 300)
+    rig.poll()
+    assert (rig["timer_is_probe"], rig["timer_at_ps"]) == (0, rig.now_ps + rig["rto_ps"])
+
+
+def test_the_least_wait_for_a_probe():
+    rig = tail_lost(probe_min_ps=345 * US)
+    assert rig["timer_at_ps"] == 100 * US + 345 * US
+
+
+def test_an_answer_that_came_too_soon_tells_that_the_resend_was_needless():
+    rig = tail_lost()
+    rig.timeout()
+    rig.poll()
+    rig.now_ps += 99 * US
+    rig.feed(Op.ACK, 0, 1004)
+    assert rig["resends_spurious"] == 1
+
+
+def test_before_the_first_sample_nothing_is_too_soon():
+    rig = five()
+    rig.timeout()
+    rig.poll()
+    rig.feed(Op.ACK, 0, 1005)
+    assert rig["resends_spurious"] == 0
+
+
+def test_a_probe_goes_out_over_the_wrap():
+    rig = opened(**PROBING, initial_seq=0xFFFFFFFD)
+    trip(rig, 100 * US)
+    rig.submit(150)
+    assert rig.poll() == [(0xFFFFFFFF, 100), (0, 50)]
+    rig.timeout()
+    assert rig.poll() == [(0, 50)]
+    rig.feed(Op.ACK, 0, 0)
+    assert rig["acked_bytes"] == 160
+
+
+def test_a_probe_of_the_only_frame():
+    rig = opened(**PROBING)
+    trip(rig, 100 * US)
+    rig.submit(60)
+    rig.poll()
+    rig.timeout()
+    assert rig.poll() == [(1002, 60)]
+
+
+# NACK_FULL, the sending side
+
+
+def held(**params) -> Rig:
+    """Round trips of 100 us; 1002 to 1006 are out, and the peer has just refused 1002."""
+    rig = opened(**TIMES, **params)
+    trip(rig, 100 * US)
+    rig.submit(500)
+    assert len(rig.poll()) == 5
+    rig.feed(Op.NACK_FULL, 0, 77)
+    assert rig.poll() == []
+    return rig
+
+
+def test_a_full_peer_is_asked_by_the_oldest_id_alone_with_back_off():
+    rig = held(retry_limit=0)
+    waits = []
+    for _ in range(12):
+        before = rig.now_ps
+        assert rig.timeout() == []
+        waits.append((rig.now_ps - before) // US)
+        assert rig.poll() == [(1002, 100)]
+        rig.now_ps += 100 * US
+        rig.feed(Op.NACK_FULL, 0, 1002)
         assert rig.poll() == []
-    assert rig.failure is Failure.NONE
+    assert waits == [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 51200, 100_000, 100_000]
+    assert (rig["timeouts"], rig["retries"], rig["rto_ps"]) == (0, 0, 300 * US)
+    assert (rig["nack_fulls_received"], rig["nacks_received"]) == (13, 0)
+
+
+def test_the_least_wait_for_a_full_peer():
+    rig = held(probe_min_ps=345 * US)
+    assert rig["timer_at_ps"] == rig.now_ps + 345 * US
+
+
+def test_without_a_sample_a_full_peer_is_asked_after_a_timeout():
+    rig = five()
+    rig.feed(Op.NACK_FULL)
+    assert rig["timer_at_ps"] == rig.now_ps + 1000 * US
+
+
+def test_a_peer_with_room_again_is_trusted_with_twice_what_it_took():
+    rig = held()
+    rig.submit(2000)
+    rig.timeout()
+    assert rig.poll() == [(1002, 100)]
+    rig.feed(Op.ACK, 0, 1002)
+    assert rig.poll() == [(1003, 100), (1004, 100)]
+    rig.feed(Op.ACK, 0, 1003)
+    rig.feed(Op.ACK, 0, 1004)
+    assert rig.poll() == [(seq, 100) for seq in (1005, 1006, 1007, 1008)]
+    rig.feed(Op.NACK_FULL, 0, 1005)
+    rig.timeout()
+    assert rig.poll() == [(1005, 100)]
+    assert rig["nack_fulls_received"] == 2
+
+
+def test_all_the_window_is_open_again_once_the_peer_took_as_much():
+    rig = held(window_bytes=600)
+    rig.submit(2000)
+    rig.timeout()
+    for seq in (1002, 1003, 1004, 1005, 1006):
+        rig.poll()
+        rig.feed(Op.ACK, 0, seq)
+    assert (rig["peer_room_bytes"], rig["full_wait_ps"]) == (NEVER, 0)
+
+
+def test_the_wait_halves_with_what_the_peer_takes():
+    """A reader takes one payload in so much time: the next wait is near that, not near a round trip."""
+    rig = held()
+    for _ in range(4):
+        rig.timeout()
+        rig.poll()
+        rig.feed(Op.NACK_FULL, 0, 1002)
+    assert rig["full_wait_ps"] == 1600 * US
+    rig.timeout()
+    rig.poll()
+    rig.feed(Op.ACK, 0, 1002)
+    assert rig["full_wait_ps"] == 800 * US
+    rig.poll()
+    rig.feed(Op.NACK_FULL, 0, 1003)
+    assert rig["full_wait_ps"] == 1600 * US
+
+
+def test_a_probe_that_nobody_answers_is_a_retry():
+    """A peer that was full and dies is noticed."""
+    rig = held(retry_limit=1)
     rig.timeout()
     rig.poll()
     rig.timeout()
+    assert rig.poll() == [(1002, 100)]
+    rig.timeout()
     assert rig.failure is Failure.RETRY_LIMIT
+
+
+def test_a_refusal_is_an_answer():
+    """A peer that says that it is full is alive: what timed out before it said so is no longer counted."""
+    rig = five(retry_limit=1)
+    rig.timeout()
+    rig.poll()
+    rig.feed(Op.NACK_FULL)
+    assert rig["retries"] == 0
+    for _ in range(2):
+        rig.timeout()
+        rig.poll()
+    assert rig.failure is Failure.NONE
+
+
+def test_a_nack_full_again_while_holding_changes_nothing():
+    rig = held()
+    before = rig["timer_at_ps"]
+    rig.now_ps += 5 * US
+    rig.feed(Op.NACK_FULL, 0, 77)
+    assert (rig["timer_at_ps"], rig["full_wait_ps"]) == (before, 100 * US)
+    assert rig.poll() == []
+
+
+def test_an_ack_that_a_nack_full_has_overtaken_ends_the_hold():
+    rig = held()
+    rig.feed(Op.ACK, 0, 1002)
+    assert rig.poll() == [(1003, 100), (1004, 100)]
+    assert rig["timer_at_ps"] == rig.now_ps + rig["rto_ps"]
+
+
+def test_a_small_payload_that_was_taken_does_not_shut_out_the_next():
+    rig = opened(**TIMES)
+    trip(rig, 100 * US)
+    rig.submit(7)
+    rig.poll()
+    rig.submit(500)
+    rig.poll()
+    rig.feed(Op.NACK_FULL, 0, 1002)
+    rig.feed(Op.ACK, 0, 1002)
+    assert rig.poll() == [(1003, 100)]
+
+
+def test_a_nack_full_when_nothing_is_out_is_stale():
+    rig = opened(**TIMES)
+    trip(rig, 100 * US)
+    rig.feed(Op.NACK_FULL, 0, 1001)
+    assert (rig["nack_fulls_received"], rig["dropped_stale"], rig["timer_at_ps"]) == (0, 1, NEVER)
+    rig.submit(300)
+    assert len(rig.poll()) == 3
+
+
+def test_a_full_peer_is_no_reason_to_close_early():
+    rig = held()
+    assert rig.close() == []
+    rig.timeout()
+    rig.poll()
+    rig.feed(Op.ACK, 0, 1002)
+    rig.poll()
+    assert rig.feed(Op.ACK, 0, 1006) == [(Op.CLOSE, 1007, 500)]
+
+
+# NACK_FULL, the receiving side
+
+
+def filled(**params) -> Rig:
+    """501 to 503 fill the buffer of 300 bytes, and 504 was refused."""
+    rig = opened(rx_limit_bytes=300, **params)
+    for seq in (501, 502, 503):
+        assert rig.feed(Op.PAYLOAD, seq, 0, 100) == [(Op.ACK, 0, seq)]
+    assert rig.feed(Op.PAYLOAD, 504, 0, 100) == [(Op.NACK_FULL, 0, 504)]
+    return rig
+
+
+def test_a_pass_into_a_full_buffer_draws_one_nack_full_and_each_probe_one_more():
+    rig = filled()
+    for seq in range(505, 560):
+        assert rig.feed(Op.PAYLOAD, seq, 0, 100) == []
+    for _ in range(3):
+        assert rig.feed(Op.PAYLOAD, 504, 0, 100) == [(Op.NACK_FULL, 0, 504)]
+    assert (rig["nack_fulls_sent"], rig["nacks_sent"], rig["rx_bytes"]) == (4, 0, 300)
+
+
+def test_a_duplicate_is_acknowledged_by_a_full_receiver():
+    rig = filled()
+    assert rig.feed(Op.PAYLOAD, 502, 0, 100) == [(Op.ACK, 0, 502)]
+
+
+def test_room_is_told_when_the_peer_asks():
+    rig = filled()
+    rig.read(99)
+    assert rig.feed(Op.PAYLOAD, 504, 0, 100) == [(Op.NACK_FULL, 0, 504)]
+    rig.read(1)
+    assert rig.feed(Op.PAYLOAD, 505, 0, 100) == []  # late, and behind the one that was refused
+    assert rig.feed(Op.PAYLOAD, 504, 0, 100) == [(Op.ACK, 0, 504)]
+    assert rig.feed(Op.PAYLOAD, 506, 0, 100) == [(Op.NACK, 0, 505)]  # the episode is over: a gap is a gap
+
+
+def test_a_short_payload_may_fit_where_a_long_one_did_not():
+    rig = opened(rx_limit_bytes=250)
+    rig.feed(Op.PAYLOAD, 501, 0, 200)
+    assert rig.feed(Op.PAYLOAD, 502, 0, 51) == [(Op.NACK_FULL, 0, 502)]
+    assert rig.feed(Op.PAYLOAD, 502, 0, 50) == [(Op.ACK, 0, 502)]
+
+
+def test_an_empty_buffer_takes_any_payload():
+    rig = opened(rx_limit_bytes=50)
+    assert rig.feed(Op.PAYLOAD, 501, 0, 100) == [(Op.ACK, 0, 501)]
+    assert rig.feed(Op.PAYLOAD, 502, 0, 1) == [(Op.NACK_FULL, 0, 502)]
+    rig.read(100)
+    assert rig.feed(Op.PAYLOAD, 502, 0, 100) == [(Op.ACK, 0, 502)]
+
+
+def test_a_slow_owner_does_not_lose_a_peer_that_still_sends():
+    """We closed, the peer has more (CLOSE_NACK), and our own owner is slow: its silence is no retry."""
+    rig = opened(rx_limit_bytes=300, retry_limit=2)
+    rig.feed(Op.PAYLOAD, 501, 0, 300)
+    rig.close()
+    rig.feed(Op.CLOSE_NACK, 502, 1001)
+    for _ in range(5):
+        rig.timeout()
+        rig.timeout()
+        assert rig.feed(Op.PAYLOAD, 502, 0, 100) == [(Op.NACK_FULL, 0, 502)]
+    rig.read(300)
+    assert rig.feed(Op.PAYLOAD, 502, 0, 100) == [(Op.ACK, 0, 502), (Op.CLOSE, 1001, 502)]
 
 
 # The receiving side
@@ -491,6 +860,11 @@ GOOD = {"mtu_bytes": 10, "window_bytes": 10, "rto_initial_ps": 5, "rto_min_ps": 
         ({"rto_initial_ps": 6}, "in this order"),
         ({"rto_max_ps": NEVER}, "leave int64"),
         ({"retry_limit": -1}, "give 0 to fail at the first timeout"),
+        ({"congestion_control": "cubic"}, "choose one of fixed, reno"),
+        ({"initial_window_packets": 0}, "must be from 1"),
+        ({"initial_window_packets": 10**6 + 1}, "must be from 1"),
+        ({"probe_min_ps": -1}, "must be from 0"),
+        ({"probe_min_ps": 6}, "to rto_max_ps 5"),
     ],
 )
 def test_parameters_that_cannot_work(change, says):

@@ -15,7 +15,7 @@ from ttpoe.aio import AsyncEndpoint
 from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import warm_up
 from ttpoe.fsm import Opcode
-from ttpoe.impair import Impairment
+from ttpoe.impair import Impairment, ImpairmentConfig
 from ttpoe.rawsock import RawSocket
 
 pytestmark = pytest.mark.root
@@ -81,7 +81,8 @@ async def test_emulator_and_wire_emit_the_same_frames(veth):
 
     sockets = [side.call(lambda side=side: RawSocket(side.interface)) for side in veth]
     a = AsyncEndpoint(sockets[0], EndpointConfig(), tap=tap("a"))
-    b = AsyncEndpoint(sockets[1], EndpointConfig(), tap=tap("b"), impairment=Impairment(0, lose_frames=(LOST,)))
+    line = Impairment(0, ImpairmentConfig(lose_frames=(LOST,)))
+    b = AsyncEndpoint(sockets[1], EndpointConfig(), tap=tap("b"), impairment=line)
     a.sans_io._draw_seq = lambda: int(seqs[0])
     b.sans_io._draw_seq = lambda: int(seqs[1])
     async with asyncio.timeout(30), a, b:

@@ -14,6 +14,7 @@ import heapq
 import random
 import sys
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -36,13 +37,15 @@ class Rig:
     def __init__(
         self, *, initial_seq: int = 1000, mtu_bytes: int = 100, window_bytes: int = 1000, rto_initial_ps: int = 100,
         rto_min_ps: int = 1, rto_max_ps: int = 100_000, retry_limit: int = 5, pool_bytes: int = NEVER, slots: int = 0,
+        rx_limit_bytes: int = NEVER, **policy: Any,
     ) -> None:  # fmt: skip
         self.params = make_params(
             mtu_bytes=mtu_bytes, window_bytes=window_bytes, rto_initial_ps=rto_initial_ps, rto_min_ps=rto_min_ps,
-            rto_max_ps=rto_max_ps, retry_limit=retry_limit,
+            rto_max_ps=rto_max_ps, retry_limit=retry_limit, **policy,
         )  # fmt: skip
         self.links = np.zeros(1, LINK)
         self.ring = init_links(self.links, initial_seq, 2, self.params, slots or ring_slots(window_bytes, mtu_bytes))
+        self["rx_limit_bytes"] = rx_limit_bytes
         self.pools = np.zeros(1, POOL)
         self.pools["limit_bytes"] = pool_bytes
         self.out = np.zeros(8, FRAME)
@@ -102,6 +105,9 @@ class Rig:
     def submit(self, length_bytes: int) -> None:
         assert machine.on_submit_at(self.links, 0, length_bytes) == Status.OK
 
+    def read(self, length_bytes: int) -> None:
+        machine.on_read_at(self.links, 0, length_bytes)
+
     def close(self) -> list[tuple[Opcode, int, int]]:
         return self.taken(machine.on_close_at(self.links, 0, self.now_ps, self.out, 0))
 
@@ -139,6 +145,18 @@ class Path:
 
 
 @dataclass(frozen=True)
+class Reader:
+    """Who reads what arrives at one side's links."""
+
+    limit_bytes: int = NEVER
+    """What may wait for it."""
+    every_ps: int = 0
+    """It comes back so long after it was told of something to read; 0: it reads at once."""
+    take_bytes: int = NEVER
+    """What it takes each time."""
+
+
+@dataclass(frozen=True)
 class Script:
     """All that happens in one run."""
 
@@ -146,6 +164,9 @@ class Script:
     initial_seqs: tuple[int, int] = (100, 900)
     paths: tuple[Path, Path] = (Path(), Path())
     """From A to B, and from B to A."""
+    readers: tuple[Reader, Reader] = (Reader(), Reader())
+    policy: tuple[tuple[str, Any], ...] = ()
+    """Further parameters of :func:`ttpoe.state.make_params`."""
     links: int = 1
     mtu_bytes: int = 1024
     window_bytes: int = 8192
@@ -193,12 +214,14 @@ class World:
         self.rng = random.Random(s.seed)
         self.params = make_params(
             mtu_bytes=s.mtu_bytes, window_bytes=s.window_bytes, rto_initial_ps=s.rto_initial_ps,
-            rto_min_ps=s.rto_min_ps, rto_max_ps=s.rto_max_ps, retry_limit=s.retry_limit,
+            rto_min_ps=s.rto_min_ps, rto_max_ps=s.rto_max_ps, retry_limit=s.retry_limit, **dict(s.policy),
         )  # fmt: skip
         slots = ring_slots(s.window_bytes, s.mtu_bytes)
         self.links = np.zeros(2 * n, LINK)  # A's links, then B's
         seqs = np.array([(s.initial_seqs[side] + 7 * k) & _MASK for side in (A, B) for k in range(n)])
         self.ring = init_links(self.links, seqs, 2, self.params, slots)
+        for side in (A, B):
+            self.links["rx_limit_bytes"][side * n : side * n + n] = s.readers[side].limit_bytes
         self.pools = np.zeros(2, POOL)
         self.pools["limit_bytes"] = s.pool_bytes
         self.out = np.zeros(machine.MAX_ANSWERS, FRAME)
@@ -207,6 +230,7 @@ class World:
         self.heap: list[tuple[int, int, str, int, object]] = []
         self.counter = 0
         self.armed = [NEVER] * (2 * n)
+        self.is_reading = [False] * (2 * n)
         self.line_free_ps = [0, 0]
         self.turn = [0, 0]
         self.owed: list[list[int]] = [[] for _ in self.links]  # submits and a close (-1) that wait for the open
@@ -260,6 +284,8 @@ class World:
                 self.links, row, self.ring, self.pools, side, self.params, self.now_ps, self.out, 0
             )
             if n_out:
+                if c["sent_bytes"][row] - c["acked_bytes"][row] > min(c["cwnd_bytes"][row], c["peer_room_bytes"][row]):
+                    raise Violation("more in flight than the path or the peer's buffer may hold")
                 frame = self.out[0]
                 length = int(frame["payload_bytes"])
                 flight = Flight(int(frame["opcode"]), int(frame["tx_seq"]), int(frame["rx_seq"]), length, before)
@@ -300,6 +326,8 @@ class World:
                 n_out = machine.on_open_at(self.links, row, self.now_ps, self.out, 0)
                 if n_out != Status.ILLEGAL_SEND:  # the peer's OPEN came first
                     self._answer(row, n_out)
+            elif kind == "read":
+                self._read(row, side)
             elif kind == "submit":
                 self.owed[row].append(what)  # type: ignore[arg-type]
             self._settle(row)
@@ -323,7 +351,18 @@ class World:
                 raise Violation(f"delivered {delivered} at {rx_bytes} from {flight}")
             if int(c["rx_seq"][row]) != flight.tx_seq or flight.tx_seq != (rx_seq + 1) & _MASK:
                 raise Violation(f"delivered {flight} after id {rx_seq}")
+            if not self.is_reading[row]:
+                self.is_reading[row] = True
+                self._at(self.now_ps + self.script.readers[side].every_ps, "read", row)
         self._answer(row, n_out)
+
+    def _read(self, row: int, side: int) -> None:
+        reader = self.script.readers[side]
+        unread = int(self.column["rx_bytes"][row] - self.column["rx_read_bytes"][row])
+        machine.on_read_at(self.links, row, min(unread, reader.take_bytes))
+        self.is_reading[row] = unread > reader.take_bytes
+        if self.is_reading[row]:
+            self._at(self.now_ps + reader.every_ps, "read", row)
 
     def _settle(self, row: int) -> None:
         """What the owner wants, as soon as the link takes it."""
@@ -374,7 +413,18 @@ class World:
             raise Violation("ids and bytes disagree")
         if c["acked_bytes"] > int(self.column["rx_bytes"][peer]):
             raise Violation("acknowledged before it was delivered")
+        unread = c["rx_bytes"] - c["rx_read_bytes"]
+        if not 0 <= unread <= max(self.script.readers[side].limit_bytes, self.script.mtu_bytes):
+            raise Violation(f"{unread} bytes wait for the reader")
+        if c["cwnd_bytes"] < self.script.mtu_bytes or c["ssthresh_bytes"] < 2 * self.script.mtu_bytes:
+            raise Violation(f"cwnd {c['cwnd_bytes']}, ssthresh {c['ssthresh_bytes']}")
         armed = c["timer_at_ps"] != NEVER
+        if c["timer_is_probe"] and not (armed and in_flight and c["tx_next"] == c["tx_max"]):
+            raise Violation("waits to probe a tail that is not out")
+        if c["peer_room_bytes"] == 0 and not (armed and outstanding and not in_flight):
+            raise Violation("holds, and nothing asks the peer")
+        if 0 < c["peer_room_bytes"] < self.script.mtu_bytes:
+            raise Violation("the next frame may not fit, and nothing else asks the peer")
         if state == State.CLOSED and armed:
             raise Violation("a closed link has a timer")
         if state in (State.OPEN_SENT, State.CLOSE_SENT) and not armed:
@@ -415,6 +465,8 @@ class World:
                 raise Violation("took a duplicate for a restart")
             if failure == Failure.LINK_DOWN and not c["has_ended"][peer]:
                 raise Violation("gave up a live peer")
+            if not c["has_ended"][row] and c["rx_bytes"][row] != c["rx_read_bytes"][row]:
+                raise Violation("the reader was forgotten")
             if c["is_closing"][row] and state != State.CLOSED:
                 raise Violation("the owner's close never came")
             if c["has_ended"][row] and not c["has_ended"][peer] and not failure:
@@ -440,6 +492,18 @@ def draw_script(seed: int, **fixed: object) -> Script:
             delay_ps=rng.choice((1, 5, 30)) * PS_PER_US, jitter_ps=rng.choice((0, 0, 1, 10, 80, 400)) * PS_PER_US,
         )  # fmt: skip
 
+    def reader() -> Reader:
+        if rng.random() < 0.5:
+            return Reader()
+        return Reader(
+            limit_bytes=mtu * rng.choice((1, 2, 8)) + rng.choice((-1, 0, 5)), take_bytes=rng.choice((mtu, 3 * mtu)),
+            every_ps=rng.choice((0, 1, 20, 300)) * PS_PER_US,
+        )  # fmt: skip
+
+    policy = (
+        ("congestion_control", rng.choice(("fixed", "reno"))), ("initial_window_packets", rng.choice((1, 2, 10))),
+        ("tail_loss_probe", rng.random() < 0.7), ("probe_min_ps", rng.choice((0, 0, 30 * PS_PER_US))),
+    )  # fmt: skip
     links = rng.choice((1, 1, 2))
     mtu = rng.choice((64, 1024, 1024, 4096))
     window = mtu * rng.choice((1, 2, 3, 8, 20)) + rng.choice((0, 0, 17))
@@ -467,6 +531,7 @@ def draw_script(seed: int, **fixed: object) -> Script:
         paths=(path(), path()), links=links, mtu_bytes=mtu, window_bytes=window,
         pool_bytes=rng.choice((NEVER, window, 2 * window)),
         opens=tuple(opens), submits=tuple(submits), closes=tuple(closes),
+        readers=(reader(), reader()), policy=policy,
     )  # fmt: skip
     return replace(script, **fixed)  # type: ignore[arg-type]
 

@@ -18,7 +18,6 @@ from ttpoe.constants import HEADER_BYTES, MIN_FRAME_BYTES, SHIM_LENGTH_BASE, TOT
 from ttpoe.fsm import Opcode, State
 from ttpoe.ipv4 import build_ipv4_header, parse_ipv4_header, set_ipv4_lengths
 from ttpoe.machine import MAX_ANSWERS, next_payload_bytes, on_frame, on_timeout, poll_payload
-from ttpoe.sequence import seq_diff
 from ttpoe.state import Failure
 from ttpoe.units import NEVER
 from ttpoe.wire import Mode, Reason, build_header, parse_header
@@ -45,10 +44,10 @@ class Stop(IntEnum):
 
 DROPS = (
     *(reason.name.lower() for reason in Reason),
-    "foreign_destination", "bad_source", "unknown_link", "receive_buffer_full", "answers_full",
+    "foreign_destination", "bad_source", "unknown_link", "answers_full",
 )  # fmt: skip
 """Names of the counters of refused frames: the reasons of :mod:`ttpoe.wire`, then those of an endpoint."""
-FOREIGN_DESTINATION, BAD_SOURCE, UNKNOWN_LINK, RECEIVE_BUFFER_FULL, ANSWERS_FULL = range(len(Reason), len(DROPS))
+FOREIGN_DESTINATION, BAD_SOURCE, UNKNOWN_LINK, ANSWERS_FULL = range(len(Reason), len(DROPS))
 
 BATCH = np.dtype(
     [(name, "i8") for name in ("next_frame", "n_answers", "n_changed", "n_deliveries", "stop")],
@@ -169,7 +168,7 @@ def write_answers(out, n_out, headers, row, answers, n_answers):
 @kernel(export=True)
 def take_frames(
     first, n_frames, now_ps, own_mac, own_ip, max_payload_bytes, slots, lengths, batch, links, ring, pools, params,
-    headers, table, rx_limits, header, frame, out, answers, events, changed, deliveries, delivered, drops,
+    headers, table, header, frame, out, answers, events, changed, deliveries, delivered, drops,
 ):
     """Take received frames through the machine, until all are taken or the caller has something to decide.
 
@@ -188,8 +187,6 @@ def take_frames(
         Addresses of each link.
     table : int64 array
         See :func:`find_row`.
-    rx_limits : int64 array
-        ``rx_bytes`` that each link may reach: what its owner has read, plus the receive buffer.
     header, frame, out : HEADER (1,), FRAME (1,) and FRAME (MAX_ANSWERS,) arrays, modified in place
         Scratch; after STRANGER_OPENS ``header`` and ``frame`` hold the OPEN.
     answers : uint8 array, shape (n, 64), modified in place
@@ -246,14 +243,6 @@ def take_frames(
             headers[0]["dst_mac"] = header[0]["src_mac"]
             headers[0]["dst_node"] = header[0]["src_mac"] & 0xFFFFFF
             headers[0]["dst_ip"] = header[0]["src_ip"]
-        elif (
-            opcode == _PAYLOAD
-            and link["rx_bytes"] + frame[0]["payload_bytes"] > rx_limits[row]
-            and seq_diff(frame[0]["tx_seq"], link["rx_seq"]) > 0
-        ):
-            drops[RECEIVE_BUFFER_FULL] += 1  # as if lost: the sender's timeout brings it again
-            k += 1
-            continue
         state = link["state"]
         rx_bytes = link["rx_bytes"]
         acked_bytes = link["acked_bytes"]

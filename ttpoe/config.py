@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ttpoe.constants import MAX_PAYLOAD_BYTES, TOTAL_LENGTH_BASE, WINDOW_BYTES
+from ttpoe.state import CONGESTION_CONTROLS
 from ttpoe.units import NEVER, PS_PER_MS
 
 
@@ -31,15 +32,26 @@ class EndpointConfig:
         What a link holds of its owner's bytes until they are acknowledged; above the window, so that the line does
         not wait for the owner.
     receive_buffer_bytes : int
-        What a link holds for its reader. A PAYLOAD for a full buffer is dropped as if lost, and the peer's timeout
-        sends it again; a reader that pauses for longer than the peer's retry limit loses the link. (NACK_FULL, which
-        avoids this, is not sent yet.)
+        What a link holds for its reader. A PAYLOAD that finds it full is answered by NACK_FULL: the peer holds, and
+        asks again from time to time, for as long as the reader pauses. Above the peer's window the buffer fills only
+        if the reader is slow.
     max_links : int
         Links at a time; a further OPEN is answered by OPEN_NACK.
     backlog : int
         Links opened by peers that :meth:`Endpoint.accept` has not given out yet; a further OPEN gets OPEN_NACK.
     burst_frames : int
         PAYLOAD frames that a link sends before the next link's turn.
+    congestion_control : str
+        ``fixed``: the window alone limits what is in flight. ``reno``: a congestion window does as well (RFC 5681).
+    initial_window_packets : int
+        Congestion window at the start and after idling, in payloads of ``mtu_bytes`` (RFC 6928).
+    tail_loss_probe : bool
+        Send the last frame of what was submitted once more before the timeout, since nothing behind it can show its
+        loss (RFC 8985, 7).
+    probe_min_ps : int
+        Least wait before that, and before asking a full peer again; at most ``rto_min_ps`` to be of use. A quarter of
+        it: late timers of a busy host make a probe spurious now and then, which costs a frame, and a receive buffer of
+        the default size does not run dry below 5 Gb/s while we hold.
     """
 
     mtu_bytes: int = MAX_PAYLOAD_BYTES
@@ -54,6 +66,10 @@ class EndpointConfig:
     max_links: int = 1024
     backlog: int = 128
     burst_frames: int = 32
+    congestion_control: str = "fixed"
+    initial_window_packets: int = 10
+    tail_loss_probe: bool = True
+    probe_min_ps: int = 5 * PS_PER_MS
 
     def __post_init__(self) -> None:
         largest = 0xFFFF - TOTAL_LENGTH_BASE  # the total length has 16 bits
@@ -68,6 +84,11 @@ class EndpointConfig:
                 f"rto_min_ps {self.rto_min_ps}, rto_initial_ps {self.rto_initial_ps} and rto_max_ps {self.rto_max_ps} "
                 "must be above zero and in this order"
             )
-        for name in ("retry_limit", "max_links", "backlog", "burst_frames"):
+        if self.congestion_control not in CONGESTION_CONTROLS:
+            known = " or ".join(CONGESTION_CONTROLS)
+            raise ValueError(f"congestion_control is {self.congestion_control!r}; it must be {known}")
+        if not 0 <= self.probe_min_ps <= self.rto_max_ps:
+            raise ValueError(f"probe_min_ps is {self.probe_min_ps}; it must be from 0 to rto_max_ps {self.rto_max_ps}")
+        for name in ("retry_limit", "max_links", "backlog", "burst_frames", "initial_window_packets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -43,7 +43,10 @@ _ANSWER_SLOTS = 512
 _ROW_COUNTERS = tuple(
     name
     for name in LINK.names or ()
-    if name.startswith(("payloads_", "bytes_", "timeouts", "acks_", "nacks_", "duplicates_", "gaps_", "dropped_"))
+    if name.startswith((
+        "payloads_", "bytes_", "timeouts", "probes_", "resends_", "acks_", "nacks_", "nack_fulls_", "duplicates_",
+        "gaps_", "dropped_",
+    ))
 )
 
 
@@ -131,9 +134,8 @@ class Endpoint:
         self._changed = np.zeros(rows.links.size, np.int64)
         self._take_args = (
             self.mac, self.ip, self._max_payload_bytes, self._receive_slots, self.receive_lengths, self._batch,
-            rows.links, rows.ring, rows.pools, rows.params, rows.headers, rows.table, rows.rx_limits, self._header,
-            self._frame, self._out, self._answers, rows.events, self._changed, self._deliveries, self._delivered,
-            self._drops,
+            rows.links, rows.ring, rows.pools, rows.params, rows.headers, rows.table, self._header, self._frame,
+            self._out, self._answers, rows.events, self._changed, self._deliveries, self._delivered, self._drops,
         )  # fmt: skip
 
     # Links

@@ -14,7 +14,7 @@ from ttpoe.errors import LocalProtocolError, RemoteProtocolError, check_status, 
 from ttpoe.fsm import Opcode, State
 from ttpoe.ipv4 import format_ipv4
 from ttpoe.ipv4 import make_header as make_ipv4_header
-from ttpoe.machine import on_submit_at, release_at
+from ttpoe.machine import on_read_at, on_submit_at, release_at
 from ttpoe.state import LINK, POOL, init_links, make_params, ring_slots
 from ttpoe.units import NEVER
 from ttpoe.wire import HEADER, format_mac, make_header
@@ -40,12 +40,13 @@ class LinkRows:
         self.params = make_params(
             mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
             rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
+            congestion_control=config.congestion_control, initial_window_packets=config.initial_window_packets,
+            tail_loss_probe=config.tail_loss_probe, probe_min_ps=config.probe_min_ps,
         )  # fmt: skip
         self.pools = np.zeros(1, POOL)
         self.pools["limit_bytes"] = config.window_bytes if config.shared_window else NEVER
         self.links = np.zeros(_FIRST_ROWS, LINK)
         self.headers = np.zeros(_FIRST_ROWS, HEADER)
-        self.rx_limits = np.zeros(_FIRST_ROWS, np.int64)
         self.events = np.zeros(_FIRST_ROWS, np.int64)
         self.keys = np.full(_FIRST_ROWS, -1, np.int64)
         self.table = np.full((2 * _FIRST_ROWS, 2), -1, np.int64)
@@ -72,7 +73,7 @@ class LinkRows:
         init_links(self.links[row : row + 1], initial_seq, vc, self.params, self._slots)
         self.links["ring_base"][row] = row * self._slots
         self.headers[row] = self._header(peer_mac, peer_ip, vc)[0]
-        self.rx_limits[row] = self._receive_buffer_bytes
+        self.links["rx_limit_bytes"][row] = self._receive_buffer_bytes
         self.events[row] = 0
         self.keys[row] = link_key(peer_ip or peer_mac, vc)
         index_rows(self.keys, self.table)
@@ -95,7 +96,6 @@ class LinkRows:
         self.links = np.concatenate((self.links, more))
         self.ring = np.concatenate((self.ring, ring))
         self.headers = np.concatenate((self.headers, np.zeros(rows, HEADER)))
-        self.rx_limits = np.concatenate((self.rx_limits, np.zeros(rows, np.int64)))
         self.events = np.concatenate((self.events, np.zeros(rows, np.int64)))
         self.keys = np.concatenate((self.keys, np.full(rows, -1, np.int64)))
         self.table = np.full((4 * rows, 2), -1, np.int64)
@@ -133,8 +133,6 @@ class Link:
         self._send_buffer_bytes = config.send_buffer_bytes
         self._send_buffer = _NO_BUFFER  # a ring, made by the first submit
         self._received = bytearray()
-        self._receive_buffer_bytes = config.receive_buffer_bytes
-        self._read_bytes = 0
 
     def __repr__(self) -> str:
         return f"<Link {self.peer} {self.state.name}>"
@@ -231,9 +229,8 @@ class Link:
         else:
             data = bytes(received)
             received.clear()
-        self._read_bytes += len(data)
         if self._rows is not None:
-            self._rows.rx_limits[self._row] = self._read_bytes + self._receive_buffer_bytes
+            on_read_at(self._rows.links, self._row, len(data))
         return data
 
     # For the endpoint that owns the rows:

@@ -12,18 +12,29 @@ from __future__ import annotations
 import numpy as np
 
 from ttpoe._jit import kernel
-from ttpoe.congestion import window_room_bytes
+from ttpoe.congestion import ACKED, IDLE, LOST, TIMED_OUT, flight_room_bytes, tell_policy, window_room_bytes
 from ttpoe.constants import SEQ_MASK
 from ttpoe.fsm import RECEIVED, SENT, Opcode, Received, Sent, State
-from ttpoe.recovery import acknowledge, back_off, clamp_rto_ps, go_back, sample_rtt
+from ttpoe.recovery import (
+    acknowledge,
+    back_off,
+    go_back,
+    hold,
+    probe_tail,
+    sample_rtt,
+    sampled_rto_ps,
+    start_timer,
+    tail_probe_at_ps,
+)
 from ttpoe.sequence import seq_add, seq_diff
-from ttpoe.state import Failure, Status
+from ttpoe.state import CongestionControl, Failure, Status
 from ttpoe.units import NEVER
 
 # Enum members as plain integers: compiled and interpreted code then see the same type.
 _OPEN, _OPEN_ACK, _OPEN_NACK = int(Opcode.OPEN), int(Opcode.OPEN_ACK), int(Opcode.OPEN_NACK)
 _CLOSE, _CLOSE_ACK, _CLOSE_NACK = int(Opcode.CLOSE), int(Opcode.CLOSE_ACK), int(Opcode.CLOSE_NACK)
-_PAYLOAD, _ACK, _NACK, _NACK_NOLINK = int(Opcode.PAYLOAD), int(Opcode.ACK), int(Opcode.NACK), int(Opcode.NACK_NOLINK)
+_PAYLOAD, _ACK, _NACK = int(Opcode.PAYLOAD), int(Opcode.ACK), int(Opcode.NACK)
+_NACK_FULL, _NACK_NOLINK = int(Opcode.NACK_FULL), int(Opcode.NACK_NOLINK)
 
 _S_CLOSED, _S_OPEN_SENT, _S_OPEN = int(State.CLOSED), int(State.OPEN_SENT), int(State.OPEN)
 _S_CLOSE_SENT, _S_CLOSE_RECD = int(State.CLOSE_SENT), int(State.CLOSE_RECD)
@@ -37,6 +48,7 @@ _R_NACK_FULL, _R_LINK_DOWN, _R_BEYOND = int(Received.NACK_FULL), int(Received.LI
 
 _T_SEND, _T_UNTIL, _T_WHEN_QUIESCED = int(Sent.SEND), int(Sent.UNTIL_CLOSING_ID), int(Sent.WHEN_QUIESCED)
 
+_FIXED = int(CongestionControl.FIXED)
 _OK, _OUT_FULL = int(Status.OK), int(Status.OUT_FULL)
 _NOT_OPEN, _ILLEGAL_SEND = int(Status.NOT_OPEN), int(Status.ILLEGAL_SEND)
 _F_RETRY_LIMIT, _F_REFUSED, _F_LINK_DOWN = int(Failure.RETRY_LIMIT), int(Failure.REFUSED), int(Failure.LINK_DOWN)
@@ -188,6 +200,8 @@ def _receive_payload(link, frame, now_ps, out, n_out):
         # one, or one to right behind the gap. A short one is a frame that others overtook, or a duplicate. While our
         # CLOSE is unanswered a new pass changes nothing, and naming it again would only keep passes coming.
         link["gaps_received"] += 1
+        if link["rx_is_full"] != 0 and not closing_unanswered:
+            return n_out  # came behind the id that we refused: the sender knows, and holds
         step_back = seq_diff(link["rx_gap_seq"], seq)
         is_new_pass = step_back > MAX_OVERTAKING or (step_back > 0 and distance == 2)
         if link["rx_nacked"] != 0 and (closing_unanswered or not is_new_pass):
@@ -198,6 +212,16 @@ def _receive_payload(link, frame, now_ps, out, n_out):
         link["rx_nacked"] = 1
         link["nacks_sent"] += 1
         return _send(link, _NACK, 0, seq_add(link["rx_seq"], 1), out, n_out)
+    if link["rx_bytes"] - link["rx_read_bytes"] + frame["payload_bytes"] > link["rx_limit_bytes"]:
+        # Refused, as often as it comes: once for the sender's pass, and once for each probe. But an empty buffer takes
+        # any payload, else one above the limit would be asked about for ever.
+        if link["rx_bytes"] != link["rx_read_bytes"]:
+            link["rx_is_full"] = 1
+            link["nack_fulls_sent"] += 1
+            if link["has_rx_closing"] != 0:
+                link["retries"] = 0  # the peer is alive; it is our owner who is slow
+            return _send(link, _NACK_FULL, 0, seq, out, n_out)
+    link["rx_is_full"] = 0
     link["rx_seq"] = seq
     link["rx_nacked"] = 0
     link["rx_bytes"] += frame["payload_bytes"]
@@ -227,7 +251,17 @@ def _receive_ack(link, ring, pool, params, seq, now_ps):
         return 0
     if link["proven_at_byte"] == NEVER:
         link["proven_at_byte"] = link["cut_bytes"]
-    acknowledge(link, ring, pool, params, seq, now_ps)
+    acked_before = link["acked_bytes"]
+    is_spurious = acknowledge(link, ring, pool, params, seq, now_ps)
+    if params["congestion_control"] != _FIXED:
+        acked_bytes = link["acked_bytes"] - acked_before
+        is_probe_acked = acked_before < link["probed_byte"] <= link["acked_bytes"]
+        if is_probe_acked and is_spurious == 0 and link["last_sent_at_ps"] >= link["recover_until_ps"]:
+            # The probe of the tail has repaired a loss that no NACK will tell of (RFC 8985, 7.4.2)
+            link["recover_until_ps"] = now_ps + link["srtt_ps"]
+            tell_policy(link, params, LOST, acked_bytes)
+        else:
+            tell_policy(link, params, ACKED, acked_bytes)
     return 1
 
 
@@ -251,7 +285,22 @@ def _receive_nack(link, ring, pool, params, seq, now_ps):
         # (min_rtt NEVER) only the timer resends what was resent.
         link["nacks_stale"] += 1
         return
+    if slot["sent_at_ps"] >= link["recover_until_ps"]:  # else the window was halved for this already
+        link["recover_until_ps"] = now_ps + link["srtt_ps"]
+        tell_policy(link, params, LOST, 0)
     go_back(link)
+
+
+@kernel
+def _receive_nack_full(link, params, now_ps):
+    """NACK_FULL: the peer's owner is slow. Neither a loss nor a sign of congestion, and no retry: the peer is alive."""
+    if link["tx_una"] == link["tx_max"]:
+        link["dropped_stale"] += 1  # nothing of ours is out, so nothing was refused
+        return
+    link["nack_fulls_received"] += 1
+    link["retries"] = 0
+    if link["tx_next"] != link["tx_una"]:  # else it is about an earlier pass: we hold, or are about to send again
+        hold(link, params, now_ps)
 
 
 @kernel
@@ -337,7 +386,7 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
         link["rx_seq"] = seq_add(frame["tx_seq"], -1)
         if link["retries"] == 0:  # else the answer may be to any of several OPENs (Karn)
             sample_rtt(link, now_ps - (link["timer_at_ps"] - link["rto_ps"]))
-            link["rto_ps"] = clamp_rto_ps(link["srtt_ps"] + 4 * link["rttvar_ps"], params)
+            link["rto_ps"] = sampled_rto_ps(link, params)
         link["retries"] = 0
         link["timer_at_ps"] = NEVER
         return _close_if_idle(link, now_ps, out, n_out)
@@ -371,9 +420,7 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
             return _send_close(link, now_ps, out, n_out)
         link["timer_at_ps"] = now_ps + link["rto_ps"]
     elif rule == _R_NACK_FULL:
-        # The timer resends; a peer that says it is full is alive, so flow control never runs into the retry limit
-        link["nacks_received"] += 1
-        link["retries"] = 0
+        _receive_nack_full(link, params, now_ps)
     elif rule == _R_NO_LINK:
         n_out = _send(link, _NACK_NOLINK, 0, frame["tx_seq"], out, n_out)
     elif rule == _R_LINK_DOWN:
@@ -406,18 +453,27 @@ def on_timeout(link, params, now_ps, out, n_out):
     """React to ``timer_at_ps`` having passed; a call too early changes nothing.
 
     OPEN_SENT replays OPEN, CLOSE_SENT replays CLOSE, an open link sends again from its oldest unacknowledged id on the
-    next polls. Past the retry limit the link ends with failure RETRY_LIMIT, and the caller owes its pool a
-    :func:`release`. Parameters and return as for :func:`on_frame`.
+    next polls; before that it may probe its tail, or ask a full peer, neither of which is a retry. Past the retry limit
+    the link ends with failure RETRY_LIMIT, and the caller owes its pool a :func:`release`. Parameters and return as for
+    :func:`on_frame`.
     """
     if now_ps < link["timer_at_ps"]:
         return n_out
     if n_out + MAX_ANSWERS > len(out):
         return _OUT_FULL
+    if link["timer_is_probe"] != 0:
+        probe_tail(link, now_ps)
+        return n_out
+    if link["peer_room_bytes"] == 0:
+        link["peer_room_bytes"] = params["mtu_bytes"]  # for the oldest id, which asks the peer
+        link["timer_at_ps"] = NEVER  # sending it starts the timer
+        return n_out
     if back_off(link, params) != 0:
         _end(link, 0 if link["state"] == _S_CLOSE_RECD and is_quiesced(link) != 0 else _F_RETRY_LIMIT)
         return n_out
     state = link["state"]
     if state == _S_OPEN_SENT:
+        tell_policy(link, params, TIMED_OUT, 0)
         link["timer_at_ps"] = now_ps + link["rto_ps"]
         return _send(link, _OPEN, link["initial_seq"], 0, out, n_out)
     if state == _S_CLOSE_SENT:
@@ -426,6 +482,9 @@ def on_timeout(link, params, now_ps, out, n_out):
         link["timer_at_ps"] = now_ps + link["rto_ps"]  # the peer still sends: wait, within the retry limit
         return n_out
     has_unacknowledged = link["tx_una"] != link["tx_max"]
+    if has_unacknowledged:
+        link["recover_until_ps"] = now_ps + link["srtt_ps"]
+        tell_policy(link, params, TIMED_OUT, 0)
     go_back(link)
     if state == _S_CLOSE_RECD and not has_unacknowledged:
         link["timer_at_ps"] = now_ps + link["rto_ps"]
@@ -464,6 +523,15 @@ def on_submit(link, length_bytes):
 
 
 @kernel
+def on_read(link, length_bytes):
+    """The owner takes ``length_bytes`` (int64) of what was delivered.
+
+    A peer that holds learns of the room when it asks: no frame of the specification tells of it unasked.
+    """
+    link["rx_read_bytes"] += length_bytes
+
+
+@kernel
 def on_close(link, now_ps, out, n_out):
     """The owner closes: CLOSE goes out once all that was submitted is acknowledged. As for :func:`on_frame`."""
     if link["state"] == _S_CLOSED:
@@ -476,20 +544,21 @@ def on_close(link, now_ps, out, n_out):
 
 @kernel(inline=True)
 def next_payload_bytes(link, pool, params, ring):
-    """Payload of the PAYLOAD that may be sent now, or 0: the window, the state or the data forbid it.
+    """Payload of the PAYLOAD that may be sent now, or 0: a window, the state or the data forbid it.
 
-    Resends come first and need no room: they are held in the window already.
+    Resends come first and need no room in the transmit memory: they are held there already.
     """
     rule = int(SENT[_PAYLOAD, link["state"], 0])
     if rule != _T_SEND and rule != _T_UNTIL:
         return 0
     if link["tx_next"] != link["tx_max"]:
-        return ring[link["ring_base"] + (link["tx_next"] & link["ring_mask"])]["end_byte"] - link["sent_bytes"]
+        length = ring[link["ring_base"] + (link["tx_next"] & link["ring_mask"])]["end_byte"] - link["sent_bytes"]
+        return 0 if length > flight_room_bytes(link) else length
     if rule == _T_UNTIL:
         return 0  # a new id would lie beyond the remote closing id, which is tx_max - 1 from the CLOSE on
     length = link["submitted_bytes"] - link["cut_bytes"]
     length = min(length, params["mtu_bytes"])
-    if length > window_room_bytes(link, pool, params):
+    if length > window_room_bytes(link, pool, params) or length > flight_room_bytes(link):
         return 0
     if seq_diff(link["tx_max"], link["tx_una"]) > link["ring_mask"]:
         return 0
@@ -507,8 +576,11 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
     seq = link["tx_next"]
     slot = ring[link["ring_base"] + (seq & link["ring_mask"])]
     if seq == link["tx_max"]:
+        if seq == link["tx_una"] and now_ps - link["last_sent_at_ps"] > link["rto_ps"]:
+            tell_policy(link, params, IDLE, 0)  # RFC 5681, 4.1
         link["tx_max"] = seq_add(seq, 1)
         link["cut_bytes"] += length
+        link["tail_bytes"] = length
         pool["held_bytes"] += length
         slot["end_byte"] = link["cut_bytes"]
         slot["is_resent"] = 0
@@ -517,11 +589,17 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
         link["payloads_resent"] += 1
         link["bytes_resent"] += length
     slot["sent_at_ps"] = now_ps
+    link["last_sent_at_ps"] = now_ps
     link["tx_next"] = seq_add(seq, 1)
     link["sent_bytes"] += length
     link["payloads_sent"] += 1
     if link["timer_at_ps"] == NEVER:
-        link["timer_at_ps"] = now_ps + link["rto_ps"]
+        start_timer(link, params, now_ps)
+    else:  # a probe that the timer stands for already is for this one as well
+        probe_at_ps = tail_probe_at_ps(link, params, now_ps)
+        if probe_at_ps < link["timer_at_ps"]:
+            link["timer_at_ps"] = probe_at_ps
+            link["timer_is_probe"] = 1
     row = out[n_out]
     row["opcode"] = _PAYLOAD
     row["vc"] = link["vc"]
@@ -562,6 +640,12 @@ def on_open_at(links, i, now_ps, out, n_out):
 def on_submit_at(links, i, length_bytes):
     """:func:`on_submit` on ``links[i]``."""
     return on_submit(links[i], length_bytes)
+
+
+@kernel(export=True)
+def on_read_at(links, i, length_bytes):
+    """:func:`on_read` on ``links[i]``."""
+    on_read(links[i], length_bytes)
 
 
 @kernel(export=True)

@@ -33,6 +33,17 @@ class Failure(IntEnum):
     CLOSED_UNSENT = 5  # the peer closed while we still had data to send
 
 
+class CongestionControl(IntEnum):
+    """What moves a link's congestion window: ``params["congestion_control"]``; see :mod:`ttpoe.congestion`."""
+
+    FIXED = 0  # nothing: the window of the transmit memory alone
+    RENO = 1  # RFC 5681
+
+
+CONGESTION_CONTROLS = tuple(kind.name.lower() for kind in CongestionControl)
+"""Their names, as a user types them."""
+
+
 def _int64(*names: str) -> list[tuple[str, str]]:
     return [(name, "i8") for name in names]
 
@@ -53,17 +64,32 @@ LINK = np.dtype(
         "rx_seq",  # last id delivered in order
         "rx_gap_seq",  # highest id of the sender's pass beyond rx_seq + 1; see MAX_OVERTAKING
         "rx_nacked",  # 1 while a NACK for rx_seq + 1 is out
-        "rx_bytes",  # delivered in order
+        "rx_bytes", "rx_read_bytes",  # delivered in order, and of that taken by the owner
+        "rx_limit_bytes",  # what may wait for the owner, NEVER without a limit
+        "rx_is_full",  # 1 from a NACK_FULL on until the id that it refused is delivered
         "rx_closing_seq", "has_rx_closing",  # the last id we still accept
         # sending: ids tx_una <= tx_next <= tx_max, and the stream offsets at each
         "tx_una", "tx_next", "tx_max",
         "acked_bytes", "sent_bytes", "cut_bytes", "submitted_bytes",
+        "cwnd_bytes",  # congestion window: limits sent_bytes - acked_bytes; NEVER under FIXED
+        "peer_room_bytes",  # the same for the peer's buffer: 0 while we hold after a NACK_FULL, NEVER when it has room
+        "tail_bytes",  # payload of the newest id
+        "last_sent_at_ps",  # when a PAYLOAD last went out
         "ring_base", "ring_mask",  # this link's slots in the SENT array; the mask is slots - 1, a power of two
         # recovery (RFC 6298)
         "timer_at_ps", "rto_ps", "srtt_ps", "rttvar_ps", "min_rtt_ps", "retries",
+        "timer_is_probe",  # the timer asks for a tail-loss probe (RFC 8985), not for a retransmission
+        "probed_byte",  # cut_bytes at the last tail-loss probe; no other before this is acknowledged
+        "full_wait_ps",  # last wait before asking a full peer again; 0 between episodes
+        # congestion control
+        "ssthresh_bytes",
+        "ca_acked_bytes",  # acknowledged since congestion avoidance last grew the window (RFC 3465)
+        "recover_until_ps",  # a round trip after the last loss: one of what was sent before is of the same window
         # counters
         "payloads_sent", "payloads_resent", "bytes_resent", "timeouts",
-        "acks_sent", "nacks_sent", "nacks_received", "nacks_stale",
+        "probes_sent",
+        "resends_spurious",  # ACKs too early for the resend: what was sent before had arrived
+        "acks_sent", "nacks_sent", "nacks_received", "nacks_stale", "nack_fulls_sent", "nack_fulls_received",
         "payloads_received", "duplicates_received", "gaps_received",
         "dropped_illegal", "dropped_stale", "dropped_lost",
     ),
@@ -77,13 +103,19 @@ POOL = np.dtype(_int64("held_bytes", "limit_bytes"), align=True)
 """Payload held until acknowledged, summed over the links of an endpoint (SRAM); limit NEVER: no sharing."""
 
 PARAMS = np.dtype(
-    _int64("mtu_bytes", "window_bytes", "rto_initial_ps", "rto_min_ps", "rto_max_ps", "retry_limit"), align=True
+    _int64(
+        "mtu_bytes", "window_bytes", "rto_initial_ps", "rto_min_ps", "rto_max_ps", "retry_limit",
+        "congestion_control", "initial_cwnd_bytes", "has_tail_probe", "probe_min_ps",
+    ),
+    align=True,
 )
 
 
 def make_params(
-    *, mtu_bytes: int, window_bytes: int, rto_initial_ps: int, rto_min_ps: int, rto_max_ps: int, retry_limit: int
-) -> np.ndarray:
+    *, mtu_bytes: int, window_bytes: int, rto_initial_ps: int, rto_min_ps: int, rto_max_ps: int, retry_limit: int,
+    congestion_control: str = "fixed", initial_window_packets: int = 10, tail_loss_probe: bool = False,
+    probe_min_ps: int = 0,
+) -> np.ndarray:  # fmt: skip
     """One PARAMS row in an array of shape (1,).
 
     Parameters
@@ -96,6 +128,14 @@ def make_params(
         Retransmission timeout before the first sample, its floor and its ceiling (RFC 6298).
     retry_limit : int
         Timeouts in a row without progress that are retried; one more and the link fails.
+    congestion_control : str
+        One of `CONGESTION_CONTROLS`.
+    initial_window_packets : int
+        Congestion window at the start and after idling, in payloads of ``mtu_bytes``; 10 is RFC 6928's.
+    tail_loss_probe : bool
+        Send the last id of what was submitted once more, two round trips after the last sign of life (RFC 8985, 7).
+    probe_min_ps : int
+        Least wait before such a probe, and before asking a full peer again.
     """
     if mtu_bytes < 1:
         raise ValueError(f"mtu_bytes is {mtu_bytes}; a payload has at least 1 byte")
@@ -107,8 +147,20 @@ def make_params(
         raise ValueError(f"rto_max_ps is {rto_max_ps}; above {NEVER // 4} its double and srtt + 4 rttvar leave int64")
     if retry_limit < 0:
         raise ValueError(f"retry_limit is {retry_limit}; give 0 to fail at the first timeout, or more")
+    if congestion_control not in CONGESTION_CONTROLS:
+        known = ", ".join(CONGESTION_CONTROLS)
+        raise ValueError(f"congestion_control is {congestion_control!r}; choose one of {known}")
+    if not 1 <= initial_window_packets <= 10**6:
+        raise ValueError(f"initial_window_packets is {initial_window_packets}; it must be from 1 to 10**6")
+    if not 0 <= probe_min_ps <= rto_max_ps:
+        raise ValueError(f"probe_min_ps is {probe_min_ps}; it must be from 0 to rto_max_ps {rto_max_ps}")
+    kind = CongestionControl[congestion_control.upper()]
     params = np.zeros(1, PARAMS)
-    params[0] = (mtu_bytes, window_bytes, rto_initial_ps, rto_min_ps, rto_max_ps, retry_limit)
+    params[0] = (
+        mtu_bytes, window_bytes, rto_initial_ps, rto_min_ps, rto_max_ps, retry_limit,
+        kind, NEVER if kind == CongestionControl.FIXED else initial_window_packets * mtu_bytes,
+        tail_loss_probe, probe_min_ps,
+    )  # fmt: skip
     return params
 
 
@@ -144,5 +196,9 @@ def init_links(
     links["timer_at_ps"] = NEVER
     links["min_rtt_ps"] = NEVER
     links["proven_at_byte"] = NEVER
+    links["rx_limit_bytes"] = NEVER
+    links["peer_room_bytes"] = NEVER
+    links["ssthresh_bytes"] = NEVER
+    links["cwnd_bytes"] = params[0]["initial_cwnd_bytes"]
     links["rto_ps"] = params[0]["rto_initial_ps"]
     return np.zeros(links.size * slots, SENT)

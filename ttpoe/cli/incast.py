@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ttpoe.cli.types import RATE, SIZE, TIME, output_options
+from ttpoe.state import CONGESTION_CONTROLS
 
 _OPTIONS = {
     "transports": "--transport",
@@ -20,6 +21,9 @@ _OPTIONS = {
     "ttpoe.mtu_bytes": "--mtu",
     "roce.mtu_bytes": "--mtu",
     "ttpoe.window_bytes": "--window",
+    "ttpoe.congestion_control": "--congestion-control",
+    "hosts.drain_rate_bps": "--drain-rate",
+    "hosts": "--drain-rate",
     "ttpoe": "--window and --mtu",
     "seed": "--seed",
     "repeat": "--repeat",
@@ -46,14 +50,17 @@ def _set(values: dict[str, Any], field: str, value: Any) -> None:
 @click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of the switch. [12MB]")
 @click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
+@click.option("--congestion-control", type=click.Choice(CONGESTION_CONTROLS), help="TTPoE's, beside --window. [fixed]")
+@click.option("--drain-rate", type=RATE, help="TTPoE's receiver is read no faster than this, per link. [at once]")
 @click.option("--jitter", type=TIME, help="Senders start at random within this time. [0us]")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="N", help="Decides ties, ids and jitter. [1]")
 @click.option("--repeat", type=click.IntRange(1, 10_000), metavar="N", help="Paired seeds from --seed on. [1]")
 @output_options
 def command(
     transport: str | None, senders: int | None, size: int | None, rate: int | None, delay: int | None,
-    mtu: int | None, buffer: int | None, window: int | None, jitter: int | None, seed: int | None,
-    repeat: int | None, out: Path | None, capture: str | None, timestamps: str, as_json: bool,
+    mtu: int | None, buffer: int | None, window: int | None, congestion_control: str | None,
+    drain_rate: int | None, jitter: int | None, seed: int | None, repeat: int | None,
+    out: Path | None, capture: str | None, timestamps: str, as_json: bool,
 ) -> int:  # fmt: skip
     """N senders send one message each to one receiver, at once: who finishes when, and why.
 
@@ -74,6 +81,8 @@ def command(
     _set(values, "ttpoe.mtu_bytes", mtu)
     _set(values, "roce.mtu_bytes", mtu)
     _set(values, "ttpoe.window_bytes", window)
+    _set(values, "ttpoe.congestion_control", congestion_control)
+    _set(values, "hosts.drain_rate_bps", drain_rate)
     _set(values, "seed", seed)
     _set(values, "repeat", repeat)
     try:

@@ -232,11 +232,11 @@ class _LosesFirst(Impairment):
         super().__init__(0)
         self._opcode: int | None = opcode
 
-    def pass_frame(self, frame):
+    def enter(self, frame, now_ps):
         if frame[42] == self._opcode:
             self._opcode = None
-            return []
-        return [bytes(frame)]
+        else:
+            super().enter(frame, now_ps)
 
 
 async def test_endpoint_that_closes_still_repeats_a_lost_close_ack(veth):

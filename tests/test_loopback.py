@@ -12,9 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from traces.pcap import open_capture
+from ttpoe import ipv4
 from ttpoe.wire import parse
 
 pytestmark = pytest.mark.root
@@ -108,6 +110,42 @@ def test_bad_line():
         assert 0.005 < report["frames_impaired"][fate] / report["frames_impaired"]["frames"] < 0.05
 
 
+def test_every_impairment_at_once_in_ipv4_mode(tmp_path):
+    path = tmp_path / "wire.pcapng"
+    result = run(
+        "--ipv4", "--size", "200kB", "--loss", "0.5%", "--loss-burst", "0.5%:3", "--loss-every", "300",
+        "--lose-frames", "2,9", "--bad-fcs", "0.5%", "--duplicate", "1%", "--reorder", "1%", "--delay", "1ms",
+        "--jitter", "1ms", "--rate", "200M", "--flap", "300ms:50ms", "--json", "--capture", str(path),
+    )  # fmt: skip
+    report = json.loads(result.stdout)
+    assert result.returncode == 0, report["reason"]
+    assert report["sha256_sent"] == report["sha256_received"]
+    assert report["frames_impaired"]["lost_by_name"] == 4, "two each way"
+    assert report["frames_impaired"]["delayed"] > 300
+    with open_capture(path) as capture:
+        frames = [bytes(frame.data) for frame in capture]
+    assert {bytes(ipv4.parse(data).header["src_ip"]) for data in frames} == {
+        np.int64(address).tobytes() for address in (0x0A000001, 0x0A000002)
+    }
+    if shutil.which("tshark") is None:
+        pytest.skip("tshark is not installed: its reading of the capture is not tested")
+    read = subprocess.run(
+        ["tshark", "-o", "ip.check_checksum:TRUE", "-r", str(path), "-T", "fields", "-e", "udp.port", "-e",
+         "ip.checksum.status", "-e", "_ws.malformed"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert set(read.stdout.splitlines()) == {"420,420\t1\t"}
+
+
+def test_undetected_corruption_is_told():
+    result = run("--size", "2MB", "--corrupt-undetected", "0.1%", "--json")
+    assert result.returncode == 3
+    report = json.loads(result.stdout)
+    assert report["reason"] == "the bytes that arrived differ from those that were sent"
+    assert report["sha256_sent"] != report["sha256_received"]
+    assert report["frames_impaired"]["corrupted"] > 0
+
+
 def test_jumbo_payloads():
     result = run("--size", "1MB", "--mtu", "9000", "--json")
     assert result.returncode == 0, result.stderr
@@ -158,6 +196,20 @@ def test_a_dead_line_ends_by_the_retry_limit():
         (["--loss", "2"], "--loss"),
         (["--reorder", "x"], "--reorder"),
         (["--duplicate", "-1%"], "--duplicate"),
+        (["--loss-burst", "1%:0"], "--loss-burst"),
+        (["--loss-burst", "99%:2"], "--loss-burst"),
+        (["--loss-burst", "1%:x"], "--loss-burst"),
+        (["--loss-every", "0"], "--loss-every"),
+        (["--lose-frames", "0"], "--lose-frames"),
+        (["--lose-frames", "1,x"], "--lose-frames"),
+        (["--bad-fcs", "2"], "--bad-fcs"),
+        (["--corrupt-undetected", "-1"], "--corrupt-undetected"),
+        (["--delay", "3"], "--delay"),
+        (["--jitter", "x"], "--jitter"),
+        (["--rate", "0"], "--rate"),
+        (["--flap", "1s"], "--flap"),
+        (["--flap", "0s:1s"], "--flap"),
+        (["--flap", "1s:x"], "--flap"),
         (["--size", "0"], "--size"),
         (["--size", "1XB"], "--size"),
         (["--mtu", "65490"], "--mtu"),

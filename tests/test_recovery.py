@@ -44,6 +44,15 @@ def test_timeout_of_the_first_and_of_later_samples():
     assert rig["min_rtt_ps"] == 60 * US
 
 
+def test_a_path_without_variance_keeps_a_margin():
+    """A timeout of exactly one round trip would fire on the rounding of srtt."""
+    rig = opened(**TIMES)
+    for _ in range(200):
+        trip(rig, 1000 * US)
+    assert rig["rttvar_ps"] == 0
+    assert rig["rto_ps"] == rig["srtt_ps"] * 9 // 8 > 1100 * US
+
+
 def test_timeout_has_a_floor_and_a_ceiling():
     rig = opened(**TIMES)
     for _ in range(60):

@@ -15,6 +15,7 @@ from ttpoe.aio import AsyncEndpoint
 from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import warm_up
 from ttpoe.fsm import Opcode
+from ttpoe.impair import Impairment, ImpairmentConfig
 from ttpoe.rawsock import RawSocket
 
 pytestmark = pytest.mark.root
@@ -22,17 +23,6 @@ pytestmark = pytest.mark.root
 MESSAGE_BYTES = 5_000
 LOST = 4
 """The sender's fourth frame: OPEN, two PAYLOADs, then the one that is lost."""
-
-
-class LoseOne:
-    """An impairment that loses one frame, by its ordinal."""
-
-    def __init__(self, ordinal: int) -> None:
-        self._left = ordinal
-
-    def pass_frame(self, frame: bytes) -> list[bytes]:
-        self._left -= 1
-        return [] if self._left == 0 else [bytes(frame)]
 
 
 def emulated() -> tuple[list[bytes], list[bytes], np.ndarray]:
@@ -91,7 +81,8 @@ async def test_emulator_and_wire_emit_the_same_frames(veth):
 
     sockets = [side.call(lambda side=side: RawSocket(side.interface)) for side in veth]
     a = AsyncEndpoint(sockets[0], EndpointConfig(), tap=tap("a"))
-    b = AsyncEndpoint(sockets[1], EndpointConfig(), tap=tap("b"), impairment=LoseOne(LOST))
+    line = Impairment(0, ImpairmentConfig(lose_frames=(LOST,)))
+    b = AsyncEndpoint(sockets[1], EndpointConfig(), tap=tap("b"), impairment=line)
     a.sans_io._draw_seq = lambda: int(seqs[0])
     b.sans_io._draw_seq = lambda: int(seqs[1])
     async with asyncio.timeout(30), a, b:

@@ -15,6 +15,9 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from test_ipv4 import OPEN as IPV4_OPEN
+from test_ipv4 import PAYLOAD as IPV4_PAYLOAD
+from test_ipv4 import with_checksum
 
 from traces.dissect import KINDS, Dissector, icrc
 from traces.pcap import LinkType, PcapngWriter, PcapWriter
@@ -112,6 +115,42 @@ IPS = {"src": "10.0.0.2", "dst": "10.0.0.1", "dest_qp": 0x101, "psn": 0xABCDEF}
 ])  # fmt: skip
 def test_dissection(data: bytes, expected: dict[str, object]) -> None:
     assert dissect(data) == expected
+
+
+IPV4_ROW = {"kind": "ttpoe", "opcode": "PAYLOAD", "src": "10.0.0.3", "dst": "10.0.0.1", "vc": 1, "tx": 0xFFFFFFFF,
+            "rx": 0, "payload_bytes": 5}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "changes"), [
+    (IPV4_PAYLOAD, {}),
+    (IPV4_PAYLOAD[:24] + b"\0" + IPV4_PAYLOAD[25:], {"note": "wrong IPv4 checksum"}),
+    (IPV4_PAYLOAD[:-1], {"note": "IPv4 length does not fit"}),
+    (IPV4_PAYLOAD[:39] + b"\x20" + IPV4_PAYLOAD[40:], {"payload_bytes": 6, "note": "UDP length beyond the packet"}),
+    (IPV4_PAYLOAD[:39] + b"\x19" + IPV4_PAYLOAD[40:], {"payload_bytes": None, "note": "UDP length below its headers"}),
+    (with_checksum(IPV4_PAYLOAD[:20] + b"\x20" + IPV4_PAYLOAD[21:]), {"note": "IPv4 fragment"}),
+    (IPV4_PAYLOAD[:12] + bytes.fromhex("81006002") + IPV4_PAYLOAD[12:], {"note": "VLAN tagged"}),
+])  # fmt: skip
+def test_ipv4_mode(data: bytes, changes: dict[str, object]) -> None:
+    expected = {**IPV4_ROW, **changes}
+    assert dissect(data) == {name: value for name, value in expected.items() if value is not None}
+
+
+def test_ipv4_mode_without_a_transport_header() -> None:
+    ends = {"kind": "ttpoe", "opcode": "?", "src": "10.0.0.1", "dst": "10.0.0.3"}
+    options = IPV4_OPEN[:14] + b"\x46" + IPV4_OPEN[15:34] + bytes(4) + IPV4_OPEN[34:]
+    assert dissect(options) == {**ends, "note": "IPv4 options"}
+    assert dissect(IPV4_OPEN[:63]) == {**ends, "note": "too short"}
+    assert dissect(IPV4_OPEN[:59], original_bytes=64) == {**ends, "note": "cut in the header by the capture"}
+
+
+def test_show_names_ipv4_mode() -> None:
+    result = CliRunner().invoke(group, ["trace", "show", str(CAPTURES / "modttpoe_ipv4_mode.pcap"), "--kind", "ttpoe"])
+    lines = [line.split() for line in result.output.splitlines()]
+    assert [line[7] for line in lines if line[3].startswith("10.")] == [
+        "OPEN", "OPEN_ACK", "PAYLOAD", "ACK", "PAYLOAD", "ACK", "CLOSE", "CLOSE_ACK", "CLOSE_ACK",
+    ]  # fmt: skip
+    assert "10.0.0.1 > 10.0.0.3 " in result.output
+    assert "!" not in result.output
 
 
 def test_rocev2_over_ipv6() -> None:

@@ -11,26 +11,29 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from ipaddress import IPv6Address
 from typing import NamedTuple
 
 import numpy as np
 
-from ttpoe import wire
+from ttpoe import ipv4, wire
 from ttpoe.constants import (
     ETHERNET_HEADER_BYTES,
+    ETHERTYPE_IPV4,
     ETHERTYPE_QINQ,
     ETHERTYPE_TTPOE,
     ETHERTYPE_VLAN,
     HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
+    UDP_PORT,
 )
+from ttpoe.constants import IP_PROTOCOL_UDP as UDP
 from ttpoe.fsm import Opcode
 
-ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_MAC_CONTROL = 0x0800, 0x86DD, 0x8808
+ETHERTYPE_IPV6, ETHERTYPE_MAC_CONTROL = 0x86DD, 0x8808
 OPCODE_PAUSE, OPCODE_PFC = 0x0001, 0x0101
 ROCEV2_PORT = 4791
-UDP = 17
 
 KINDS = ("ttpoe", "rocev2", "pfc", "pause", "other")
 
@@ -54,6 +57,10 @@ _NAK_CODES = ("PSN_SEQUENCE", "INVALID_REQUEST", "REMOTE_ACCESS", "REMOTE_OPERAT
 _OPCODE_NAMES = {int(opcode): opcode.name for opcode in Opcode}
 _REASON_TEXT = {reason: reason.name.lower().replace("_", " ") for reason in wire.Reason} | {
     wire.Reason.GATEWAY: "gateway bit", wire.Reason.VLAN_TAGGED: "VLAN tagged",
+    wire.Reason.IP_OPTIONS: "IPv4 options", wire.Reason.IP_LENGTH: "IPv4 length does not fit",
+    wire.Reason.IP_FRAGMENT: "IPv4 fragment", wire.Reason.IP_CHECKSUM: "wrong IPv4 checksum",
+    wire.Reason.UDP_TOO_SHORT: "UDP length below its headers",
+    wire.Reason.UDP_BEYOND_PACKET: "UDP length beyond the packet",
 }  # fmt: skip
 _CUT = "cut in the header by the capture"
 _MAX_CACHED = 65_536
@@ -69,7 +76,7 @@ class Dissection(NamedTuple):
     opcode : str
         Name of the opcode; of what is inside for 'other'.
     src, dst : str
-        IP addresses of RoCEv2 frames, else MAC addresses.
+        IP addresses of RoCEv2 frames and of TTPoE in IPv4 mode, else MAC addresses.
     vc, tx, rx : int or None
         TTPoE.
     dest_qp, psn, msn : int or None
@@ -163,17 +170,40 @@ class Dissector:
             ethertype = data[start + 2] << 8 | data[start + 3]
             start += 4
         if ethertype == ETHERTYPE_TTPOE:
-            return self._ttpoe(data, length, start, src, dst)
+            return self._ttpoe(data, length, start, src, dst, wire.parse_header_at)
         if ethertype == ETHERTYPE_MAC_CONTROL:
             return _mac_control(data, start, src, dst)
         if ethertype == ETHERTYPE_IPV4 and len(data) >= start + 20:
-            return _ipv4(data, length, start, src, dst)
+            return self._ipv4(data, length, start, src, dst)
         if ethertype == ETHERTYPE_IPV6 and len(data) >= start + 40:
             return _ipv6(data, length, start, src, dst)
         name = _ETHERTYPES.get(ethertype, f"EtherType 0x{ethertype:04x}" if ethertype >= 0x600 else "802.3")
         return Dissection("other", name, src, dst)
 
-    def _ttpoe(self, data: bytes, length: int, start: int, src: str, dst: str) -> Dissection:
+    def _ipv4(self, data: bytes, length: int, start: int, src: str, dst: str) -> Dissection:
+        header_bytes = (data[start] & 0x0F) * 4
+        fragment = (data[start + 6] << 8 | data[start + 7]) & 0x1FFF
+        protocol = data[start + 9]
+        at = start + header_bytes
+        if protocol != UDP or fragment or header_bytes < 20 or len(data) < at + 8:
+            return Dissection("other", f"IPv4 {_IP_PROTOCOLS.get(protocol, f'protocol {protocol}')}", src, dst)
+        ports = struct.unpack_from(">HH", data, at)
+        a = data[start + 12 : start + 20]
+        source, destination = f"{a[0]}.{a[1]}.{a[2]}.{a[3]}", f"{a[4]}.{a[5]}.{a[6]}.{a[7]}"
+        if ports == (UDP_PORT, UDP_PORT):
+            return self._ttpoe(data, length, start, source, destination, ipv4.parse_ipv4_header_at)
+        if ports[1] != ROCEV2_PORT:
+            return Dissection("other", _udp_name("IPv4", data, at), src, dst)
+        row = _rocev2(data, length, at, source, destination)
+        if row.note is None and header_bytes == 20:
+            end = at + (data[at + 4] << 8 | data[at + 5])
+            if end <= len(data) and data[end - 4 : end] != icrc(data[start : end - 4]):
+                return row._replace(note="wrong ICRC")
+        return row
+
+    def _ttpoe(
+        self, data: bytes, length: int, start: int, src: str, dst: str, parse_header_at: Callable[..., int]
+    ) -> Dissection:
         is_tagged = start > ETHERNET_HEADER_BYTES
         if is_tagged:
             data = data[:12] + data[start - 2 :]
@@ -183,8 +213,10 @@ class Dissector:
             return Dissection("ttpoe", "?", src, dst, note=_CUT if is_cut else _REASON_TEXT[wire.Reason.TOO_SHORT])
         # the kernel reads only the headers, so a frame cut behind them is judged by its whole length
         array = np.frombuffer(data, np.uint8)
-        reason = wire.Reason(wire.parse_header_at(array, length, self._max_payload_bytes, self._header, 0))
+        reason = wire.Reason(parse_header_at(array, length, self._max_payload_bytes, self._header, 0))
         if reason is wire.Reason.TOO_SHORT:
+            return Dissection("ttpoe", "?", src, dst, note=_REASON_TEXT[reason])
+        if reason is wire.Reason.IP_OPTIONS:  # the transport header is not where it was read
             return Dissection("ttpoe", "?", src, dst, note=_REASON_TEXT[reason])
         if is_tagged:
             reason = wire.Reason.VLAN_TAGGED
@@ -212,24 +244,6 @@ def _mac_control(data: bytes, start: int, src: str, dst: str) -> Dissection:
     pause = {priority: quanta for priority, quanta in enumerate(times) if vector >> priority & 1}
     note = None if pause else "names no priority"
     return Dissection("pfc", "PFC", src, dst, pause=pause, note=note)
-
-
-def _ipv4(data: bytes, length: int, start: int, src: str, dst: str) -> Dissection:
-    header_bytes = (data[start] & 0x0F) * 4
-    fragment = (data[start + 6] << 8 | data[start + 7]) & 0x1FFF
-    protocol = data[start + 9]
-    at = start + header_bytes
-    if protocol != UDP or fragment or header_bytes < 20 or len(data) < at + 8:
-        return Dissection("other", f"IPv4 {_IP_PROTOCOLS.get(protocol, f'protocol {protocol}')}", src, dst)
-    if (data[at + 2] << 8 | data[at + 3]) != ROCEV2_PORT:
-        return Dissection("other", _udp_name("IPv4", data, at), src, dst)
-    a = data[start + 12 : start + 20]
-    row = _rocev2(data, length, at, f"{a[0]}.{a[1]}.{a[2]}.{a[3]}", f"{a[4]}.{a[5]}.{a[6]}.{a[7]}")
-    if row.note is None and header_bytes == 20:
-        end = at + (data[at + 4] << 8 | data[at + 5])
-        if end <= len(data) and data[end - 4 : end] != icrc(data[start : end - 4]):
-            return row._replace(note="wrong ICRC")
-    return row
 
 
 def _ipv6(data: bytes, length: int, start: int, src: str, dst: str) -> Dissection:

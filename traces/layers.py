@@ -1,14 +1,20 @@
-"""Scapy layers for TTPoE in Ethernet mode. The only module that imports scapy (which is GPL-2.0-only).
+"""Scapy layers for TTPoE, in Ethernet and IPv4 mode. The only module that imports scapy (which is GPL-2.0-only).
 
 >>> from traces.layers import TTH, TTPoE, TTPShim, pad
->>> from scapy.layers.l2 import Ether
+>>> from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 >>> frame = pad(Ether() / TTH() / TTPShim(src_node=1, dst_node=2) / TTPoE(opcode="OPEN", tx_seq=1))
 >>> len(frame)
 64
 
-Importing this binds them to EtherType 0x9AC6, so that scapy's own readers and sniffers show them. Every bit of a frame
-is a field, reserved ones included, and a dissected frame builds back to its bytes. What lies behind the shim's length
-is scapy's Padding.
+>>> from scapy.layers.inet import IP
+>>> frame = pad(Ether() / IP(src="10.0.0.1", dst="10.0.0.2", **IPV4_MODE) / UDP_420 / TTPoE(opcode="OPEN", tx_seq=1))
+>>> len(frame)
+64
+
+Importing this binds them to EtherType 0x9AC6 and UDP port 420, so that scapy's own readers and sniffers show them.
+Every bit of a frame is a field, reserved ones included, and a dissected frame builds back to its bytes. What lies
+behind the shim's or UDP's length is scapy's Padding.
 
 Source: the frame layout of Tesla's public specification, rev 2.0.
 """
@@ -30,10 +36,19 @@ from scapy.fields import (
     XShortField,
     XStrFixedLenField,
 )
+from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Padding, bind_layers
 
-from ttpoe.constants import ETHERTYPE_TTPOE, MIN_FRAME_BYTES, SHIM_BYTES, TTH_BYTES
+from ttpoe.constants import (
+    ETHERTYPE_TTPOE,
+    IPV4_TTL,
+    IPV4_VERSION_BITS,
+    MIN_FRAME_BYTES,
+    SHIM_BYTES,
+    TTH_BYTES,
+    UDP_PORT,
+)
 from ttpoe.fsm import Opcode
 
 OPCODES = {int(opcode): opcode.name for opcode in Opcode}
@@ -112,9 +127,23 @@ class TTPoE(Packet):
 bind_layers(Ether, TTH, type=ETHERTYPE_TTPOE)  # scapy's Dot1Q follows it
 bind_layers(TTH, TTPShim)
 bind_layers(TTPShim, TTPoE)
+bind_layers(UDP, TTPoE, sport=UDP_PORT, dport=UDP_PORT)
+
+IPV4_MODE = {"ttl": IPV4_TTL, "flags": "DF", "id": 0}
+"""For IP(): the fields as the reference module sends them."""
+UDP_420 = UDP(sport=UDP_PORT, dport=UDP_PORT, chksum=0)
 
 
 def pad(frame: Any) -> Any:
-    """The frame with zeros behind it up to 64 bytes, below which peers drop it; as scapy's Padding."""
+    """The frame with zeros behind it up to 64 bytes, below which peers drop it; as scapy's Padding.
+
+    In IPv4 mode the packet's length counts the padding, and a version that is not given is told.
+    """
     missing = MIN_FRAME_BYTES - len(frame)
+    if IP in frame:
+        frame = frame.copy()
+        if TTPoE in frame and "version_bits" not in frame[TTPoE].fields:
+            frame[TTPoE].version_bits = IPV4_VERSION_BITS
+        if frame[IP].len is None:
+            frame[IP].len = len(frame[IP]) + max(missing, 0)
     return frame / Padding(bytes(missing)) if missing > 0 else frame

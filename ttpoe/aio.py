@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -17,15 +16,14 @@ from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import BATCH_FRAMES, Endpoint, warm_up
 from ttpoe.errors import InterfaceError, LocalProtocolError, TTPoEError
 from ttpoe.impair import Impairment
+from ttpoe.inlet import Inlet, Tap
+from ttpoe.ipv4 import format_ipv4, parse_ipv4
 from ttpoe.link import Link
 from ttpoe.machine import MAX_ANSWERS
 from ttpoe.rawsock import RawSocket
 from ttpoe.stream import Listener, Stream
 from ttpoe.units import NEVER, PS_PER_NS, PS_PER_S
-from ttpoe.wire import parse_mac
-
-Tap = Callable[[str, memoryview], object]
-"""Called with "in" or "out" and each frame, before any impairment; the view is valid during the call."""
+from ttpoe.wire import Mode, format_mac, parse_mac
 
 _BATCHES_PER_TURN = 4  # then the loop serves others: readers must not starve behind a busy socket
 _SENDS_PER_TURN = 32  # a NACK is then heeded before much more is sent behind the gap
@@ -65,10 +63,10 @@ class AsyncEndpoint:
         impairment: Impairment | None = None,
         tap: Tap | None = None,
     ) -> None:
-        self.sans_io = Endpoint(sock.mac, config, slot_bytes=sock.slot_bytes)
+        self.sans_io = Endpoint(sock.mac, config, ip=sock.ip, slot_bytes=sock.slot_bytes)
         self.send_drops = 0
         self._sock = sock
-        self._impairment = impairment
+        self._inlet = Inlet(self.sans_io, impairment, tap)
         self._tap = tap
         self._loop = asyncio.get_running_loop()
         self._streams: dict[Link, Stream] = {}
@@ -83,8 +81,13 @@ class AsyncEndpoint:
 
     @property
     def mac(self) -> int:
-        """Our address."""
+        """Our MAC address."""
         return self.sans_io.mac
+
+    @property
+    def address(self) -> str:
+        """What peers connect to: our IPv4 address in IPv4 mode, else our MAC address."""
+        return format_ipv4(self.sans_io.ip) if self.sans_io.ip else format_mac(self.sans_io.mac)
 
     @property
     def interface(self) -> str:
@@ -93,13 +96,13 @@ class AsyncEndpoint:
 
     # Links
 
-    async def connect(self, peer_mac: int | str, vc: int = 2) -> Stream:
+    async def connect(self, peer: int | str, vc: int = 2) -> Stream:
         """Open a link to a peer and wait for its answer.
 
         Parameters
         ----------
-        peer_mac : int or str
-            0x98ED5C000001 or ``"98:ed:5c:00:00:01"``.
+        peer : int or str
+            0x98ED5C000001 or ``"98:ed:5c:00:00:01"``; in IPv4 mode 0x0A000001 or ``"10.0.0.1"``.
         vc : int
             0 REQ_LO, 1 REQ_HI, 2 DATA.
 
@@ -107,10 +110,18 @@ class AsyncEndpoint:
         ------
         RemoteProtocolError
             Refused, or no answer within the retry limit.
+        InterfaceError
+            In IPv4 mode: no route, or nobody answers for the address.
         """
         self._check_open()
-        mac = parse_mac(peer_mac) if isinstance(peer_mac, str) else peer_mac
-        link = self.sans_io.connect(mac, vc, _now_ps())
+        if self.sans_io.ip:
+            ip = parse_ipv4(peer) if isinstance(peer, str) else peer
+            self.sans_io.check_peer_ip(ip)
+            mac = await self._sock.resolve(ip)
+            self._check_open()
+            link = self.sans_io.connect(mac, vc, _now_ps(), peer_ip=ip)
+        else:
+            link = self.sans_io.connect(parse_mac(peer) if isinstance(peer, str) else peer, vc, _now_ps())
         stream = self._streams[link] = Stream(self, link)
         self._flush()
         try:
@@ -259,24 +270,11 @@ class AsyncEndpoint:
             except OSError as error:
                 if self._is_fatal(error):
                     return
-            if self._tap is not None or self._impairment is not None:
-                self._take_special(n)
-            elif n > 0:
-                endpoint.take_received(n, _now_ps())
+            if self._inlet.take(n, _now_ps()):
+                self.schedule_turn()
             self._flush()
             if n < BATCH_FRAMES or self._error is not None:
                 break
-
-    def _take_special(self, n_frames: int) -> None:
-        """Frames received, by way of the tap and the impairment."""
-        lengths = self.sans_io.receive_lengths[:n_frames].tolist()
-        frames = [bytes(view[:size]) for view, size in zip(self.sans_io.receive_views, lengths, strict=False)]
-        if self._tap is not None:
-            for frame in frames:
-                self._tap("in", memoryview(frame))
-        if self._impairment is not None:
-            frames = [out for frame in frames for out in self._impairment.pass_frame(frame)]
-        self.sans_io.receive(frames, _now_ps())
 
     def _flush(self) -> None:
         """Send all answers, then PAYLOAD until there is none, the socket would block, or it is others' turn."""
@@ -332,7 +330,7 @@ class AsyncEndpoint:
         """Have a timer fire at the earliest deadline, or before: then it is armed anew."""
         if self.sans_io.answers_room < MAX_ANSWERS:
             return  # nothing can be done about a timeout until the socket takes frames again
-        deadline_ps = self.sans_io.next_deadline_ps()
+        deadline_ps = min(self.sans_io.next_deadline_ps(), self._inlet.next_deadline_ps())
         if deadline_ps < self._timer_at_ps:
             if self._timer is not None:
                 self._timer.cancel()
@@ -341,7 +339,10 @@ class AsyncEndpoint:
 
     def _on_timer(self) -> None:
         self._timer, self._timer_at_ps = None, NEVER
-        self.sans_io.handle_timeout(_now_ps())
+        now_ps = _now_ps()
+        if self._inlet.take_due(now_ps):
+            self.schedule_turn()
+        self.sans_io.handle_timeout(now_ps)
         self._flush()
 
 
@@ -349,6 +350,7 @@ def open_endpoint(
     interface: str | RawSocket,
     config: EndpointConfig | None = None,
     *,
+    mode: str = "ethernet",
     impairment: Impairment | None = None,
     tap: Tap | None = None,
 ) -> AsyncEndpoint:
@@ -364,17 +366,24 @@ def open_endpoint(
     interface : str or RawSocket
         Name of an Ethernet interface, or a socket opened before, for instance in another network namespace.
     config : EndpointConfig, optional
+    mode : {'ethernet', 'ipv4'}
+        Frames of our EtherType, or UDP 420 over IPv4, at the interface's first IPv4 address. A RawSocket has its own.
     impairment : Impairment, optional
-        Loses, reorders and duplicates received frames.
+        Loses, delays, reorders, doubles and damages received frames. The event loop keeps delays to about 1 ms.
     tap : callable, optional
         Sees every frame: see `Tap`.
 
     Raises
     ------
     InterfaceError
-        With what is missing: CAP_NET_RAW, the interface, its MTU.
+        With what is missing: CAP_NET_RAW, the interface, its MTU, its address.
     """
+    if mode.upper() not in Mode.__members__:
+        raise ValueError(f"mode is {mode!r}; it must be 'ethernet' or 'ipv4'")
     warm_up()
     config = config or EndpointConfig()
-    sock = RawSocket(interface, payload_bytes=config.mtu_bytes) if isinstance(interface, str) else interface
+    if isinstance(interface, str):
+        sock = RawSocket(interface, mode=Mode[mode.upper()], payload_bytes=config.mtu_bytes)
+    else:
+        sock = interface
     return AsyncEndpoint(sock, config, impairment=impairment, tap=tap)

@@ -16,10 +16,11 @@ import numpy as np
 from ttpoe._jit import kernel
 from ttpoe.constants import HEADER_BYTES, MIN_FRAME_BYTES, SHIM_LENGTH_BASE, TOTAL_LENGTH_BASE
 from ttpoe.fsm import Opcode, State
+from ttpoe.ipv4 import build_ipv4_header, parse_ipv4_header, set_ipv4_lengths
 from ttpoe.machine import MAX_ANSWERS, next_payload_bytes, on_frame, on_timeout, poll_payload
 from ttpoe.state import Failure
 from ttpoe.units import NEVER
-from ttpoe.wire import Reason, build_header, parse_header
+from ttpoe.wire import Mode, Reason, build_header, parse_header
 
 
 class LinkEvent(IntFlag):
@@ -61,12 +62,13 @@ _E_CLOSED, _E_FAILED = int(LinkEvent.CLOSED), int(LinkEvent.FAILED)
 _DONE, _LINK_ENDED = int(Stop.DONE), int(Stop.LINK_ENDED)
 _STRANGER_OPENS, _STOP_ANSWERS_FULL = int(Stop.STRANGER_OPENS), int(Stop.ANSWERS_FULL)
 _GROUP_BIT = 1 << 40  # of a MAC in an int: multicast and broadcast
+_IPV4 = int(Mode.IPV4)
 
 
 @kernel(export=True)
-def link_key(mac, vc):
-    """Key of a link in the table: peer MAC and virtual channel, in 50 bits."""
-    return (mac << 2) | vc
+def link_key(address, vc):
+    """Key of a link in the table: the peer's address (its IPv4 address in IPv4 mode, else its MAC) and channel."""
+    return (address << 2) | vc
 
 
 @kernel(inline=True)
@@ -115,9 +117,23 @@ def _write_frame(header, frame, slot):
     header["vc"] = frame["vc"]
     header["tx_seq"] = frame["tx_seq"]
     header["rx_seq"] = frame["rx_seq"]
-    header["shim_length"] = SHIM_LENGTH_BASE + length
-    header["total_length"] = TOTAL_LENGTH_BASE + length
-    build_header(header, slot)
+    if header["mode"] == _IPV4:
+        set_ipv4_lengths(header, length)
+        build_ipv4_header(header, slot)
+    else:
+        header["shim_length"] = SHIM_LENGTH_BASE + length
+        header["total_length"] = TOTAL_LENGTH_BASE + length
+        build_header(header, slot)
+
+
+@kernel
+def _is_from_a_peer(header, own_mac, own_ip):
+    """Source addresses that a peer can have: a host's, and not ours."""
+    src_mac, src_ip = header["src_mac"], header["src_ip"]
+    if src_mac == own_mac or src_mac & _GROUP_BIT != 0:
+        return False
+    network = src_ip >> 24
+    return own_ip == 0 or (src_ip != own_ip and 1 <= network < 224 and network != 127)
 
 
 @kernel
@@ -151,8 +167,8 @@ def write_answers(out, n_out, headers, row, answers, n_answers):
 
 @kernel(export=True)
 def take_frames(
-    first, n_frames, now_ps, own_mac, max_payload_bytes, slots, lengths, batch, links, ring, pools, params, headers,
-    table, header, frame, out, answers, events, changed, deliveries, delivered, drops,
+    first, n_frames, now_ps, own_mac, own_ip, max_payload_bytes, slots, lengths, batch, links, ring, pools, params,
+    headers, table, header, frame, out, answers, events, changed, deliveries, delivered, drops,
 ):
     """Take received frames through the machine, until all are taken or the caller has something to decide.
 
@@ -160,7 +176,8 @@ def take_frames(
     ----------
     first, n_frames : int64
         Frames ``first`` to ``n_frames - 1`` of ``slots`` are taken.
-    now_ps, own_mac, max_payload_bytes : int64
+    now_ps, own_mac, own_ip, max_payload_bytes : int64
+        ``own_ip`` is our IPv4 address in IPv4 mode, and 0 in Ethernet mode.
     slots : uint8 array, shape (n, bytes)
     lengths : int64 array, shape (n,)
         Bytes received in each slot.
@@ -193,12 +210,17 @@ def take_frames(
         if n_answers + MAX_ANSWERS > len(answers):
             stop = _STOP_ANSWERS_FULL
             break
-        reason = int(parse_header(slots[k], lengths[k], max_payload_bytes, header[0]))
-        peer_mac = header[0]["src_mac"]
-        if reason == 0 and header[0]["dst_mac"] != own_mac:
-            reason = FOREIGN_DESTINATION
-        elif reason == 0 and (peer_mac == own_mac or peer_mac & _GROUP_BIT != 0):
-            reason = BAD_SOURCE
+        if own_ip == 0:
+            reason = int(parse_header(slots[k], lengths[k], max_payload_bytes, header[0]))
+            peer = header[0]["src_mac"]
+        else:
+            reason = int(parse_ipv4_header(slots[k], lengths[k], max_payload_bytes, header[0]))
+            peer = header[0]["src_ip"]
+        if reason == 0:
+            if header[0]["dst_mac"] != own_mac or (own_ip != 0 and header[0]["dst_ip"] != own_ip):
+                reason = FOREIGN_DESTINATION
+            elif not _is_from_a_peer(header[0], own_mac, own_ip):
+                reason = BAD_SOURCE
         if reason != 0:
             drops[reason] += 1
             k += 1
@@ -209,7 +231,7 @@ def take_frames(
         frame[0]["rx_seq"] = header[0]["rx_seq"]
         frame[0]["payload_bytes"] = header[0]["payload_bytes"]
         opcode = int(frame[0]["opcode"])
-        row = find_row(table, link_key(peer_mac, int(frame[0]["vc"])))
+        row = find_row(table, link_key(peer, int(frame[0]["vc"])))
         link = links[row]
         if row == 0:
             if opcode == _OPEN:
@@ -218,8 +240,9 @@ def take_frames(
             if opcode == _PAYLOAD:
                 drops[UNKNOWN_LINK] += 1
             link["vc"] = frame[0]["vc"]
-            headers[0]["dst_mac"] = peer_mac
-            headers[0]["dst_node"] = peer_mac & 0xFFFFFF
+            headers[0]["dst_mac"] = header[0]["src_mac"]
+            headers[0]["dst_node"] = header[0]["src_mac"] & 0xFFFFFF
+            headers[0]["dst_ip"] = header[0]["src_ip"]
         state = link["state"]
         rx_bytes = link["rx_bytes"]
         acked_bytes = link["acked_bytes"]

@@ -29,6 +29,22 @@ TTH_BYTE = 0x05
 """Subtype 0, version 0, header length 5 words: what the reference module sends."""
 GATEWAY_BIT = 0x80
 
+ETHERTYPE_IPV4 = 0x0800
+IP_PROTOCOL_UDP = 17
+UDP_PORT = 420
+"""Of both ends, in IPv4 mode. Below 1024, so binding it is a privilege."""
+IPV4_TTL = 9
+"""As the reference module sends it."""
+IPV4_DONT_FRAGMENT = 0x4000
+IPV4_HEADER_BYTES = 20
+UDP_HEADER_BYTES = 8
+UDP_LENGTH_BASE = UDP_HEADER_BYTES + TRANSPORT_BYTES
+"""26, as the shim's: both IPv4 headers are as long as type header and shim, so the payload is at 60 too."""
+MIN_IPV4_BYTES = MIN_FRAME_BYTES - ETHERNET_HEADER_BYTES
+"""50: the total length of a minimum frame; it counts the pad behind the UDP datagram, as that module's does."""
+IPV4_VERSION_BITS = 0x0020
+"""Bytes 49 and 50 in IPv4 mode: version 2 in the high nibble of the second, as the reference module sends it."""
+
 MAX_PAYLOAD_BYTES = 1024
 """Specification: 1 to 16 beats of 64 bytes. More is our jumbo variant."""
 MAX_VC = 2

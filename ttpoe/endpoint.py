@@ -1,4 +1,4 @@
-"""Many links behind one MAC address: received frames in, frames to send out. Sans-I/O: the caller brings the clock.
+"""Many links behind one address: received frames in, frames to send out. Sans-I/O: the caller brings the clock.
 
 Owns the link table, the queue of answers, the counters, and what happens to frames of strangers. Knows nothing of
 sockets, and of the machine's rules only what :mod:`ttpoe.batch` tells.
@@ -30,6 +30,7 @@ from ttpoe.config import EndpointConfig
 from ttpoe.constants import HEADER_BYTES, MAX_PAYLOAD_BYTES, MAX_VC, MIN_FRAME_BYTES
 from ttpoe.errors import LocalProtocolError, check_status
 from ttpoe.fsm import Opcode
+from ttpoe.ipv4 import format_ipv4, is_unicast
 from ttpoe.link import Link, LinkRows
 from ttpoe.machine import MAX_ANSWERS, on_close_at, on_open_at
 from ttpoe.state import FRAME, LINK
@@ -54,13 +55,15 @@ def _draw_seq() -> int:
 
 
 class Endpoint:
-    """The links of one MAC address.
+    """The links of one MAC address, or in IPv4 mode of one IPv4 address.
 
     Parameters
     ----------
     mac : int
         Our address; frames to others are dropped and counted.
     config : EndpointConfig, optional
+    ip : int, optional
+        Our IPv4 address, for IPv4 mode; 0 for Ethernet mode.
     slot_bytes : int, optional
         Longest frame that the line can bring, if longer than the largest payload needs: the interface's MTU + 14.
     draw_seq : callable, optional
@@ -68,7 +71,7 @@ class Endpoint:
 
     Attributes
     ----------
-    mac : int
+    mac, ip : int
     config : EndpointConfig
     is_listening : bool
         Whether an OPEN of a stranger is accepted. Set it freely.
@@ -82,17 +85,19 @@ class Endpoint:
         mac: int,
         config: EndpointConfig | None = None,
         *,
+        ip: int = 0,
         slot_bytes: int = 0,
         draw_seq: Callable[[], int] = _draw_seq,
     ) -> None:
         self.mac = mac
+        self.ip = ip
         self.config = config = config or EndpointConfig()
         self.is_listening = False
         self._draw_seq = draw_seq
         self._max_payload_bytes = max(MAX_PAYLOAD_BYTES, config.mtu_bytes)
         slot_bytes = max(slot_bytes, HEADER_BYTES + self._max_payload_bytes)
 
-        self._rows = LinkRows(config, mac)
+        self._rows = LinkRows(config, mac, ip)
         self._links: dict[int, Link] = {}
         self._news: dict[Link, LinkEvent] = {}
         self._backlog: list[Link] = []
@@ -128,15 +133,17 @@ class Endpoint:
         rows = self._rows
         self._changed = np.zeros(rows.links.size, np.int64)
         self._take_args = (
-            self.mac, self._max_payload_bytes, self._receive_slots, self.receive_lengths, self._batch, rows.links,
-            rows.ring, rows.pools, rows.params, rows.headers, rows.table, self._header, self._frame, self._out,
-            self._answers, rows.events, self._changed, self._deliveries, self._delivered, self._drops,
+            self.mac, self.ip, self._max_payload_bytes, self._receive_slots, self.receive_lengths, self._batch,
+            rows.links, rows.ring, rows.pools, rows.params, rows.headers, rows.table, self._header, self._frame,
+            self._out, self._answers, rows.events, self._changed, self._deliveries, self._delivered, self._drops,
         )  # fmt: skip
 
     # Links
 
-    def connect(self, peer_mac: int, vc: int, now_ps: int) -> Link:
+    def connect(self, peer_mac: int, vc: int, now_ps: int, *, peer_ip: int = 0) -> Link:
         """Open a link; `LinkEvent.OPENED` or FAILED tells how it went.
+
+        In IPv4 mode the link is that to ``peer_ip``, and ``peer_mac`` is where frames to it go: its own or a router's.
 
         Raises
         ------
@@ -147,11 +154,17 @@ class Endpoint:
             raise LocalProtocolError(f"vc is {vc}; it must be from 0 to {MAX_VC}")
         if not 0 <= peer_mac < 1 << 48 or peer_mac >> 40 & 1 or peer_mac == self.mac:
             raise LocalProtocolError(f"{format_mac(peer_mac & (1 << 48) - 1)} is not the address of one peer")
-        if any(link.peer_mac == peer_mac and link.vc == vc for link in self._links.values()):
-            raise LocalProtocolError(f"a link to {format_mac(peer_mac)} on vc {vc} is there already")
+        if bool(self.ip) != bool(peer_ip):
+            raise LocalProtocolError("an endpoint in IPv4 mode needs the peer's IPv4 address, and only that does")
+        if peer_ip:
+            self.check_peer_ip(peer_ip)
+        key = (peer_ip or peer_mac, vc)
+        for link in self._links.values():
+            if (link.peer_ip or link.peer_mac, link.vc) == key:
+                raise LocalProtocolError(f"a link to {link.peer} is there already")
         if len(self._links) >= self.config.max_links:
             raise LocalProtocolError(f"there are {len(self._links)} links; max_links allows no more")
-        link = self._add_link(peer_mac, vc, is_passive=False)
+        link = self._add_link(peer_mac, peer_ip, vc, is_passive=False)
         try:
             n_out = check_status(on_open_at(self._rows.links, link.row, now_ps, self._out, 0), "open")
             self._answer(n_out, link.row)
@@ -159,6 +172,11 @@ class Endpoint:
             self.forget(link)
             raise
         return link
+
+    def check_peer_ip(self, peer_ip: int) -> None:
+        """Raise LocalProtocolError if this cannot be the IPv4 address of a peer."""
+        if not 0 <= peer_ip < 1 << 32 or not is_unicast(peer_ip) or peer_ip == self.ip:
+            raise LocalProtocolError(f"{format_ipv4(peer_ip & 0xFFFFFFFF)} is not the address of one peer")
 
     def accept(self) -> Link | None:
         """Next link that a peer has opened, oldest first; it may have ended by now. None if there is none."""
@@ -194,11 +212,13 @@ class Endpoint:
             return link, news
         return None
 
-    def _add_link(self, peer_mac: int, vc: int, *, is_passive: bool) -> Link:
-        row = self._rows.take(peer_mac, vc, self._draw_seq() & 0xFFFFFFFF)
+    def _add_link(self, peer_mac: int, peer_ip: int, vc: int, *, is_passive: bool) -> Link:
+        row = self._rows.take(peer_mac, peer_ip, vc, self._draw_seq() & 0xFFFFFFFF)
         if self._changed.size != self._rows.links.size:
             self._on_rows_changed()
-        link = self._links[row] = Link(self._rows, row, peer_mac, vc, self.config, is_passive=is_passive)
+        link = self._links[row] = Link(
+            self._rows, row, peer_mac, peer_ip, vc, self.config, is_passive=is_passive
+        )
         return link
 
     def _end(self, link: Link) -> None:
@@ -257,11 +277,12 @@ class Endpoint:
     def _on_stranger_opens(self) -> int:
         """Give a stranger's OPEN a row, or refuse it; returns 1 if its frame is done with."""
         peer_mac, vc = int(self._header["src_mac"][0]), int(self._frame["vc"][0])
+        peer_ip = int(self._header["src_ip"][0]) if self.ip else 0
         if self.is_listening and len(self._links) < self.config.max_links and len(self._backlog) < self.config.backlog:
-            self._backlog.append(self._add_link(peer_mac, vc, is_passive=True))
+            self._backlog.append(self._add_link(peer_mac, peer_ip, vc, is_passive=True))
             return 0
         header = self._rows.headers
-        header["dst_mac"][0], header["dst_node"][0] = peer_mac, peer_mac & 0xFFFFFF
+        header["dst_mac"][0], header["dst_node"][0], header["dst_ip"][0] = peer_mac, peer_mac & 0xFFFFFF, peer_ip
         self._out[0] = (Opcode.OPEN_NACK, vc, 0, self._frame["tx_seq"][0], 0)
         self._answer(1, 0)
         return 1

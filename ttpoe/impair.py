@@ -1,22 +1,33 @@
-"""A line that loses, reorders and duplicates frames, from a seed: a stage for the receive path, and for tests.
+"""A line that loses, delays, reorders, doubles and damages frames, from a seed: one stage for all who need it.
 
-The same seed and the same frames give the same fate on any machine. Knows nothing of what is in a frame.
+Frames enter and leave; time comes in. The same seed and the same frames at the same times meet the same fate on any
+machine, and each impairment draws from a stream of its own, so that one more does not change what the others do. Knows
+nothing of what is in a frame.
+
+A frame meets, in this order: a link that is down, loss by its causes, damage that the FCS shows, damage that it does
+not, a full queue and the rate, delay and jitter, doubling, overtaking.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
+
+from ttpoe.constants import FCS_BYTES, MIN_ETHERNET_BYTES, PREAMBLE_AND_GAP_BYTES
+from ttpoe.units import NEVER, PS_PER_MS, PS_PER_S
 
 _MASK = (1 << 64) - 1
 _PCG_MULTIPLIER = 6364136223846793005
+_FRACTIONS = ("loss", "burst_loss", "bad_fcs", "corrupt_undetected", "duplicate", "reorder")
+_SWITCHES = (*_FRACTIONS, "loss_every", "lose_frames", "rate_bps", "delay_ps", "jitter_ps", "flap_down_ps")
 
 
 class Pcg32:
     """PCG-XSH-RR with 64 bits of state and 32 of output (O'Neill 2014), in plain integers."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, stream: int = 0) -> None:
         self._state = 0
-        self._increment = 0xDA3E39CB94B95BDB | 1
+        self._increment = (0xDA3E39CB94B95BDB + 2 * stream) & _MASK | 1
         self.draw()
         self._state = (self._state + seed) & _MASK
         self.draw()
@@ -30,66 +41,281 @@ class Pcg32:
         return (word >> turn | word << (32 - turn)) & 0xFFFFFFFF
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImpairmentConfig:
+    """What a line does to frames; nothing by default. Fractions are of frames, from 0 to 1, each drawn on its own.
+
+    Parameters
+    ----------
+    loss : float
+        Lost at random.
+    burst_loss : float
+        Lost in bursts, in the long run: the Gilbert model, which with ``loss`` is Gilbert and Elliott's (lossless state
+        with ``loss``, and a state that loses everything).
+    burst_frames : float
+        Mean length of a burst.
+    loss_every : int
+        Lost is every n-th frame; 0 for none.
+    lose_frames : tuple of int
+        Ordinals, from 1, of frames that are lost.
+    bad_fcs : float
+        Damaged so that the FCS shows it: dropped, and counted apart.
+    corrupt_undetected : float
+        Delivered with one to three bits flipped.
+    rate_bps : int
+        Bit rate of the line, headers, FCS, preamble and gap counted; 0 for no limit.
+    queue_bytes : int
+        What may wait for the line before frames are dropped.
+    delay_ps, jitter_ps : int
+        A frame arrives ``delay_ps`` late, and up to ``jitter_ps`` more; jitter alone changes no order.
+    duplicate : float
+        Delivered twice.
+    reorder : float
+        Held until later frames have overtaken it.
+    max_overtaking : int
+        Frames that overtake one: 1 to this many.
+    overtaking_wait_ps : int
+        How long a frame is held at most, where too few follow it.
+    flap_up_ps, flap_down_ps : int
+        The link is up for the one, counted from the first frame, then down for the other, and so on. While it is down
+        frames are lost.
+    """
+
+    loss: float = 0.0
+    burst_loss: float = 0.0
+    burst_frames: float = 10.0
+    loss_every: int = 0
+    lose_frames: tuple[int, ...] = ()
+    bad_fcs: float = 0.0
+    corrupt_undetected: float = 0.0
+    rate_bps: int = 0
+    queue_bytes: int = 4_000_000
+    delay_ps: int = 0
+    jitter_ps: int = 0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    max_overtaking: int = 8
+    overtaking_wait_ps: int = 10 * PS_PER_MS
+    flap_up_ps: int = PS_PER_S
+    flap_down_ps: int = 0
+
+    def __post_init__(self) -> None:
+        for name in _FRACTIONS:
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} is {value}; it must be from 0 to 1")
+        if not 1.0 <= self.burst_frames <= 1e6:
+            raise ValueError(f"burst_frames is {self.burst_frames}; it must be from 1 to 1e6")
+        if self.burst_loss * (1 + self.burst_frames) > self.burst_frames:
+            raise ValueError(
+                f"burst_loss is {self.burst_loss}; bursts of {self.burst_frames:g} frames on average, with one frame "
+                f"between them at least, lose {self.burst_frames / (1 + self.burst_frames):.3g} at most"
+            )
+        for name in ("loss_every", "rate_bps", "delay_ps", "jitter_ps", "overtaking_wait_ps", "flap_down_ps"):
+            value = getattr(self, name)
+            if not 0 <= value < NEVER:
+                raise ValueError(f"{name} is {value}; it must be 0 or more")
+        for name in ("max_overtaking", "queue_bytes", "flap_up_ps"):
+            value = getattr(self, name)
+            if not 1 <= value < NEVER:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        for ordinal in self.lose_frames:
+            if ordinal < 1:
+                raise ValueError(f"lose_frames has {ordinal}; frames are counted from 1")
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything happens to any frame."""
+        return any(getattr(self, name) for name in _SWITCHES)
+
+
 @dataclass
 class ImpairmentCounters:
-    """Frames that met each fate, and all that came."""
+    """Frames that met each fate, and all that came. A frame that is lost meets no second fate."""
 
     frames: int = 0
+    link_down: int = 0
     lost: int = 0
-    reordered: int = 0
+    lost_in_bursts: int = 0
+    lost_every: int = 0
+    lost_by_name: int = 0
+    bad_fcs: int = 0
+    queue_full: int = 0
+    corrupted: int = 0
+    delayed: int = 0
     duplicated: int = 0
+    reordered: int = 0
+
+
+class _Chance:
+    """A probability with a random stream of its own."""
+
+    def __init__(self, seed: int, stream: int, probability: float) -> None:
+        self._random = Pcg32(seed, stream)
+        self._below = round(probability * 2**32)
+
+    def happens(self) -> bool:
+        """Draw, unless it never happens."""
+        return self._below > 0 and self._random.draw() < self._below
+
+    def below(self, bound: int) -> int:
+        """A number from 0 to ``bound - 1``."""
+        return (self._random.draw() << 32 | self._random.draw()) % bound
 
 
 class Impairment:
-    """Decides the fate of each frame.
+    """Decides the fate of each frame on one way of a line, and holds those that arrive later.
 
     Parameters
     ----------
     seed : int
-    loss, reorder, duplicate : float
-        Probabilities, from 0 to 1, each drawn for every frame on its own; a lost frame meets no other fate.
-    max_overtaking : int
-        A reordered frame is held until 1 to this many later frames have overtaken it, or for ever if none come: then
-        it is lost.
+    config : ImpairmentConfig, optional
+    **fields
+        Those of a config, in its place.
 
     Attributes
     ----------
+    config : ImpairmentConfig
     counters : ImpairmentCounters
     """
 
-    def __init__(
-        self, seed: int, *, loss: float = 0.0, reorder: float = 0.0, duplicate: float = 0.0, max_overtaking: int = 8
-    ) -> None:
-        for name, value in (("loss", loss), ("reorder", reorder), ("duplicate", duplicate)):
-            if not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name} is {value}; it must be from 0 to 1")
-        if max_overtaking < 1:
-            raise ValueError(f"max_overtaking is {max_overtaking}; it must be at least 1")
+    def __init__(self, seed: int, config: ImpairmentConfig | None = None, **fields: float) -> None:
+        if config is not None and fields:
+            raise TypeError("give a config or its fields, not both")
+        self.config = config = config or ImpairmentConfig(**fields)  # type: ignore[arg-type]
         self.counters = ImpairmentCounters()
-        self._random = Pcg32(seed)
-        self._loss, self._reorder, self._duplicate = (int(p * 2**32) for p in (loss, reorder, duplicate))
-        self._max_overtaking = max_overtaking
-        self._held: list[tuple[int, bytes]] = []  # frame count at which to let go, frame
+        self._names = frozenset(config.lose_frames)
+        chances = (config.loss, config.bad_fcs, config.corrupt_undetected, config.duplicate, config.reorder)
+        self._loss, self._bad_fcs, self._corrupt, self._duplicate, self._reorder = (
+            _Chance(seed, stream, probability) for stream, probability in enumerate(chances)
+        )
+        leave = 1 / config.burst_frames
+        self._burst_begins = _Chance(seed, 5, config.burst_loss * leave / (1 - config.burst_loss))
+        self._burst_ends = _Chance(seed, 6, leave)
+        self._jitter = _Chance(seed, 7, 0.0)
+        self._is_in_burst = False
+        self._first_ps: int | None = None
+        self._line_free_ps = 0
+        self._latest_due_ps = 0
+        self._waiting: list[tuple[int, int, bytes]] = []  # heap: when due, order, frame
+        self._order = 0
+        self._passed = 0  # frames on the line
+        self._held: list[tuple[int, int, bytes]] = []  # count of frames passed and time that let it go, frame
 
-    def pass_frame(self, frame: bytes | memoryview) -> list[bytes]:
-        """Frames that leave the line now that this one entered: none, itself, its double, older ones behind it."""
-        counters, draw = self.counters, self._random.draw
-        counters.frames += 1
-        out: list[bytes] = []
-        if draw() < self._loss:
+    def enter(self, frame: bytes | bytearray | memoryview, now_ps: int) -> None:
+        """Take a frame at one end of the line; times must not go back."""
+        self.counters.frames += 1
+        if self._first_ps is None:
+            self._first_ps = now_ps
+        if self._is_lost(now_ps):
+            return
+        config, counters = self.config, self.counters
+        data = bytes(frame)
+        if self._corrupt.happens() and data:
+            counters.corrupted += 1
+            data = self._flip_bits(data)
+        due_ps = now_ps
+        if config.rate_bps:
+            free_ps = max(self._line_free_ps, now_ps)
+            if (free_ps - now_ps) * config.rate_bps > config.queue_bytes * 8 * PS_PER_S:
+                counters.queue_full += 1
+                return
+            on_line_bytes = max(len(data), MIN_ETHERNET_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
+            self._line_free_ps = due_ps = free_ps + -(-on_line_bytes * 8 * PS_PER_S // config.rate_bps)
+        due_ps += config.delay_ps
+        if config.jitter_ps:
+            due_ps += self._jitter.below(config.jitter_ps + 1)
+        self._latest_due_ps = due_ps = max(due_ps, self._latest_due_ps)
+        counters.delayed += due_ps > now_ps
+        self._put_on_line(data, due_ps)
+
+    def _is_lost(self, now_ps: int) -> bool:
+        """Draw for every cause, so that their streams advance alike, and count the first that strikes."""
+        config, counters = self.config, self.counters
+        is_lost, is_bad = self._loss.happens(), self._bad_fcs.happens()
+        is_burst = config.burst_loss > 0 and self._burst_strikes()
+        assert self._first_ps is not None
+        if config.flap_down_ps:
+            period_ps = config.flap_up_ps + config.flap_down_ps
+            if (now_ps - self._first_ps) % period_ps >= config.flap_up_ps:
+                counters.link_down += 1
+                return True
+        if counters.frames in self._names:
+            counters.lost_by_name += 1
+        elif config.loss_every and counters.frames % config.loss_every == 0:
+            counters.lost_every += 1
+        elif is_burst:
+            counters.lost_in_bursts += 1
+        elif is_lost:
             counters.lost += 1
+        elif is_bad:
+            counters.bad_fcs += 1
         else:
-            copies = 1
-            if draw() < self._duplicate:
-                counters.duplicated += 1
-                copies = 2
-            if draw() < self._reorder:
-                counters.reordered += 1
-                copies -= 1
-                due = counters.frames + 1 + draw() % self._max_overtaking
-                self._held.append((due, bytes(frame)))
-            out.extend([bytes(frame)] * copies)
+            return False
+        return True
+
+    def _burst_strikes(self) -> bool:
+        if self._is_in_burst:
+            self._is_in_burst = not self._burst_ends.happens()
+        else:
+            self._is_in_burst = self._burst_begins.happens()
+        return self._is_in_burst
+
+    def _flip_bits(self, data: bytes) -> bytes:
+        damaged = bytearray(data)
+        bits: set[int] = set()
+        for _ in range(1 + self._corrupt.below(3)):
+            bits.add(self._corrupt.below(8 * len(data)))
+        for bit in bits:
+            damaged[bit >> 3] ^= 1 << (bit & 7)
+        return bytes(damaged)
+
+    def _put_on_line(self, data: bytes, due_ps: int) -> None:
+        """Copies of a frame to arrive at ``due_ps``, or one that is held until others have passed."""
+        config, counters = self.config, self.counters
+        copies = 1
+        if self._duplicate.happens():
+            counters.duplicated += 1
+            copies = 2
+        self._passed += 1
+        if self._reorder.happens():
+            counters.reordered += 1
+            copies -= 1
+            overtaken_by = 1 + self._reorder.below(config.max_overtaking)
+            self._held.append((self._passed + overtaken_by, due_ps + config.overtaking_wait_ps, data))
+        for _ in range(copies):
+            self._push(due_ps, data)
         if self._held:
-            out.extend(held for due, held in self._held if due <= counters.frames)
-            self._held = [item for item in self._held if item[0] > counters.frames]
+            for passed, _, held in self._held:
+                if passed <= self._passed:
+                    self._push(due_ps, held)
+            self._held = [item for item in self._held if item[0] > self._passed]
+
+    def _push(self, due_ps: int, data: bytes) -> None:
+        self._order += 1
+        heapq.heappush(self._waiting, (due_ps, self._order, data))
+
+    def leave(self, now_ps: int, max_frames: int = 1 << 62) -> list[bytes]:
+        """Frames that have arrived at the other end by now, in their order, ``max_frames`` of them at most."""
+        waiting = self._waiting
+        if self._held and min(deadline_ps for _, deadline_ps, _ in self._held) <= now_ps:
+            for _, deadline_ps, data in self._held:
+                if deadline_ps <= now_ps:
+                    self._push(deadline_ps, data)
+            self._held = [item for item in self._held if item[1] > now_ps]
+        out: list[bytes] = []
+        while waiting and waiting[0][0] <= now_ps and len(out) < max_frames:
+            out.append(heapq.heappop(waiting)[2])
         return out
+
+    def next_deadline_ps(self) -> int:
+        """When the next frame arrives unless others come before; NEVER if none is under way."""
+        deadlines = [deadline_ps for _, deadline_ps, _ in self._held]
+        if self._waiting:
+            deadlines.append(self._waiting[0][0])
+        return min(deadlines, default=NEVER)
+
+    def pass_frame(self, frame: bytes | bytearray | memoryview, now_ps: int = 0) -> list[bytes]:
+        """:meth:`enter` and :meth:`leave`: what arrives as this one enters."""
+        self.enter(frame, now_ps)
+        return self.leave(now_ps)

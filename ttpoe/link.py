@@ -12,6 +12,8 @@ from ttpoe.batch import index_rows, link_key
 from ttpoe.config import EndpointConfig
 from ttpoe.errors import LocalProtocolError, RemoteProtocolError, check_status, failure_error
 from ttpoe.fsm import Opcode, State
+from ttpoe.ipv4 import format_ipv4
+from ttpoe.ipv4 import make_header as make_ipv4_header
 from ttpoe.machine import on_read_at, on_submit_at, release_at
 from ttpoe.state import LINK, POOL, init_links, make_params, ring_slots
 from ttpoe.units import NEVER
@@ -30,9 +32,11 @@ class LinkRows:
     ----------
     config : EndpointConfig
     own_mac : int
+    own_ip : int
+        0 in Ethernet mode.
     """
 
-    def __init__(self, config: EndpointConfig, own_mac: int) -> None:
+    def __init__(self, config: EndpointConfig, own_mac: int, own_ip: int = 0) -> None:
         self.params = make_params(
             mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
             rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
@@ -47,25 +51,31 @@ class LinkRows:
         self.keys = np.full(_FIRST_ROWS, -1, np.int64)
         self.table = np.full((2 * _FIRST_ROWS, 2), -1, np.int64)
         self._own_mac = own_mac
+        self._own_ip = own_ip
         self._receive_buffer_bytes = config.receive_buffer_bytes
         self._slots = ring_slots(config.window_bytes, config.mtu_bytes)
         self.ring = init_links(self.links, 0, 0, self.params, self._slots)
-        self.headers[0] = make_header(dst_mac=0, src_mac=own_mac, opcode=Opcode.ACK, vc=0, tx_seq=0, rx_seq=0)[0]
+        self.headers[0] = self._header(0, 0, 0)[0]
         self._free = list(range(_FIRST_ROWS - 1, 0, -1))
 
-    def take(self, peer_mac: int, vc: int, initial_seq: int) -> int:
+    def _header(self, peer_mac: int, peer_ip: int, vc: int) -> np.ndarray:
+        """HEADER array of shape (1,) with the addresses of a link."""
+        fields = {"dst_mac": peer_mac, "src_mac": self._own_mac, "opcode": int(Opcode.OPEN), "vc": vc}
+        if self._own_ip:
+            return make_ipv4_header(**fields, dst_ip=peer_ip, src_ip=self._own_ip, tx_seq=0, rx_seq=0)
+        return make_header(**fields, tx_seq=0, rx_seq=0)
+
+    def take(self, peer_mac: int, peer_ip: int, vc: int, initial_seq: int) -> int:
         """Make a closed link in a free row, with more rows if none is free; returns the row."""
         if not self._free:
             self._grow()
         row = self._free.pop()
         init_links(self.links[row : row + 1], initial_seq, vc, self.params, self._slots)
         self.links["ring_base"][row] = row * self._slots
-        self.headers[row] = make_header(
-            dst_mac=peer_mac, src_mac=self._own_mac, opcode=Opcode.OPEN, vc=vc, tx_seq=0, rx_seq=0
-        )[0]
+        self.headers[row] = self._header(peer_mac, peer_ip, vc)[0]
         self.links["rx_limit_bytes"][row] = self._receive_buffer_bytes
         self.events[row] = 0
-        self.keys[row] = link_key(peer_mac, vc)
+        self.keys[row] = link_key(peer_ip or peer_mac, vc)
         index_rows(self.keys, self.table)
         return row
 
@@ -101,13 +111,20 @@ class Link:
     Attributes
     ----------
     peer_mac : int
+        In IPv4 mode that of the peer, or of the router before it.
+    peer_ip : int
+        0 in Ethernet mode.
     vc : int
     is_passive : bool
         The peer opened it.
     """
 
-    def __init__(self, rows: LinkRows, row: int, peer_mac: int, vc: int, config: EndpointConfig, *, is_passive: bool):
+    def __init__(
+        self, rows: LinkRows, row: int, peer_mac: int, peer_ip: int, vc: int, config: EndpointConfig, *,
+        is_passive: bool,
+    ):  # fmt: skip
         self.peer_mac = peer_mac
+        self.peer_ip = peer_ip
         self.vc = vc
         self.is_passive = is_passive
         self._rows: LinkRows | None = rows
@@ -122,8 +139,8 @@ class Link:
 
     @property
     def peer(self) -> str:
-        """Peer and virtual channel, for people: ``98:ed:5c:00:00:02 vc 2``."""
-        return f"{format_mac(self.peer_mac)} vc {self.vc}"
+        """Peer and virtual channel, for people: ``98:ed:5c:00:00:02 vc 2`` or ``10.0.0.2 vc 2``."""
+        return f"{format_ipv4(self.peer_ip) if self.peer_ip else format_mac(self.peer_mac)} vc {self.vc}"
 
     def field(self, name: str) -> int:
         """A field of the link's row, by its name in :data:`ttpoe.state.LINK`."""

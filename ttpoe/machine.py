@@ -18,11 +18,11 @@ from ttpoe.fsm import RECEIVED, SENT, Opcode, Received, Sent, State
 from ttpoe.recovery import (
     acknowledge,
     back_off,
-    clamp_rto_ps,
     go_back,
     hold,
     probe_tail,
     sample_rtt,
+    sampled_rto_ps,
     start_timer,
     tail_probe_at_ps,
 )
@@ -386,7 +386,7 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
         link["rx_seq"] = seq_add(frame["tx_seq"], -1)
         if link["retries"] == 0:  # else the answer may be to any of several OPENs (Karn)
             sample_rtt(link, now_ps - (link["timer_at_ps"] - link["rto_ps"]))
-            link["rto_ps"] = clamp_rto_ps(link["srtt_ps"] + 4 * link["rttvar_ps"], params)
+            link["rto_ps"] = sampled_rto_ps(link, params)
         link["retries"] = 0
         link["timer_at_ps"] = NEVER
         return _close_if_idle(link, now_ps, out, n_out)

@@ -106,6 +106,17 @@ class Side:
 
         self.call(change)
 
+    def add_ipv4(self, address: str) -> None:
+        """Give the interface an IPv4 address: ``"10.0.0.1/24"``."""
+
+        def add() -> None:
+            from pyroute2 import IPRoute
+
+            with IPRoute() as route:
+                route.addr("add", index=route.link_lookup(ifname=self.interface)[0], address=address)
+
+        self.call(add)
+
     def delete_link(self) -> None:
         """Remove the pair."""
 

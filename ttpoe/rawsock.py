@@ -1,7 +1,7 @@
-"""A raw Ethernet socket for TTPoE frames on one interface (Linux, AF_PACKET).
+"""A raw Ethernet socket for TTPoE frames on one interface (Linux, AF_PACKET), in Ethernet or in IPv4 mode.
 
-Takes untagged frames of our EtherType that others sent, and counts those with a VLAN tag. Knows nothing of what is in
-a frame, of time, and of event loops.
+Takes untagged frames of our EtherType, or of UDP port 420, that others sent, and counts those with a VLAN tag. Knows
+nothing of what else is in a frame, of time, and of event loops.
 
 An EtherType-bound socket cannot tell a tagged frame: the kernel takes the tag off, PACKET_AUXDATA included, before it
 asks such sockets (measured on Linux 6.18). One bound to all protocols is asked before that, so a classic BPF program
@@ -11,15 +11,25 @@ never read.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
 import socket
 import struct
 
-from ttpoe.constants import ETHERNET_HEADER_BYTES, ETHERTYPE_TTPOE, HEADER_BYTES, TOTAL_LENGTH_BASE
+from ttpoe import bpf
+from ttpoe.constants import (
+    ETHERNET_HEADER_BYTES,
+    ETHERTYPE_IPV4,
+    ETHERTYPE_TTPOE,
+    HEADER_BYTES,
+    IP_PROTOCOL_UDP,
+    TOTAL_LENGTH_BASE,
+    UDP_PORT,
+)
 from ttpoe.errors import InterfaceError
+from ttpoe.neighbour import Neighbours
+from ttpoe.wire import Mode
 
 RECEIVE_BUFFER_BYTES = 64 << 20
 """Asked of the kernel. It counts about 2.3 KB for a frame of 1084 bytes, and its default holds 93 of those."""
@@ -27,36 +37,27 @@ RECEIVE_BUFFER_BYTES = 64 << 20
 _SOL_PACKET = 263  # linux/if_packet.h
 _PACKET_STATISTICS = 6
 _PACKET_IGNORE_OUTGOING = 23  # since Linux 4.20; the filter does the same, later, on older ones
-_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
-_SO_RCVBUFFORCE = 33
-_SIOCGIFINDEX, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8933, 0x8913, 0x8921  # linux/sockios.h
+_SO_RCVBUFFORCE = 33  # asm-generic/socket.h
+_SIOCGIFINDEX, _SIOCGIFFLAGS, _SIOCGIFMTU, _SIOCGIFADDR = 0x8933, 0x8913, 0x8921, 0x8915  # linux/sockios.h
 _IFF_UP = 1
 _ETH_P_ALL = 3
 _ARPHRD_ETHER = 1
-_PACKET_OUTGOING = 4
+_AF_INET = int(socket.AF_INET)
+_FRAGMENT_OFFSET = 0x1FFF
 
-_LOAD_HALF, _JUMP_EQUAL, _RETURN = 0x28, 0x15, 0x06  # linux/bpf_common.h
-_AD_OFFSET = 0xFFFFF000  # SKF_AD_OFF: loads from here on read what the kernel knows beside the frame
-_AD_PACKET_TYPE, _AD_VLAN_PRESENT = _AD_OFFSET + 4, _AD_OFFSET + 48
-
-
-def _filter_program(*, is_tagged: bool) -> bytes:
-    """Classic BPF: incoming TTPoE frames, tagged or not tagged."""
-    refuse_if_absent, refuse_if_present = (1, 0) if is_tagged else (0, 1)
-    instructions = (
-        (_LOAD_HALF, 0, 0, 12),
-        (_JUMP_EQUAL, 0, 5, ETHERTYPE_TTPOE),
-        (_LOAD_HALF, 0, 0, _AD_PACKET_TYPE),
-        (_JUMP_EQUAL, 3, 0, _PACKET_OUTGOING),
-        (_LOAD_HALF, 0, 0, _AD_VLAN_PRESENT),
-        (_JUMP_EQUAL, refuse_if_absent, refuse_if_present, 0),
-        (_RETURN, 0, 0, 0x40000),
-        (_RETURN, 0, 0, 0),
-    )
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+def _filter_program(mode: Mode, *, is_tagged: bool) -> bytes:
+    """Incoming frames of our mode, tagged or not tagged."""
+    if mode is Mode.IPV4:
+        ours = [
+            bpf.half_is(12, ETHERTYPE_IPV4), bpf.byte_is(23, IP_PROTOCOL_UDP),
+            bpf.half_has_none_of(20, _FRAGMENT_OFFSET), bpf.half_behind_ipv4_is(2, UDP_PORT),
+        ]  # fmt: skip
+    else:
+        ours = [bpf.half_is(12, ETHERTYPE_TTPOE)]
+    return bpf.assemble(*ours, bpf.outgoing(is_outgoing=False), bpf.vlan_tagged(is_tagged=is_tagged))
 
 
-def _open(interface: str, *, is_tagged: bool, receive_buffer_bytes: int) -> socket.socket:
+def _open(interface: str, program: bytes, *, receive_buffer_bytes: int) -> socket.socket:
     """Socket that receives nothing before its filter is in place."""
     try:
         sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
@@ -65,9 +66,7 @@ def _open(interface: str, *, is_tagged: bool, receive_buffer_bytes: int) -> sock
             f"opening a raw socket on {interface} needs CAP_NET_RAW: run it with sudo, or inside `unshare -rn`"
         ) from error
     try:
-        program = ctypes.create_string_buffer(_filter_program(is_tagged=is_tagged))
-        count = (ctypes.sizeof(program) - 1) // 8
-        sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", count, ctypes.addressof(program)))
+        bpf.attach(sock, program)
         try:
             sock.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
         except OSError as error:
@@ -95,6 +94,8 @@ class RawSocket:
     Parameters
     ----------
     interface : str
+    mode : Mode
+        In IPv4 mode it takes the first address of the interface and holds UDP port 420 there.
     payload_bytes : int
         Payload that the interface's MTU must have room for.
     receive_buffer_bytes : int
@@ -104,6 +105,8 @@ class RawSocket:
     ----------
     interface : str
     mac : int
+    ip : int
+        Our IPv4 address in IPv4 mode, else 0.
     mtu_bytes : int
         The interface's, when it was opened.
     recv_into, send : callable
@@ -116,12 +119,16 @@ class RawSocket:
     """
 
     def __init__(
-        self, interface: str, *, payload_bytes: int = 0, receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES
-    ) -> None:
+        self, interface: str, *, mode: Mode = Mode.ETHERNET, payload_bytes: int = 0,
+        receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
+    ) -> None:  # fmt: skip
         if len(interface.encode()) > 15 or "\0" in interface:
             raise InterfaceError(f"there is no interface {interface!r}: names have at most 15 bytes")
         self.interface = interface
-        self._sock = _open(interface, is_tagged=False, receive_buffer_bytes=receive_buffer_bytes)
+        program = _filter_program(mode, is_tagged=False)
+        self._sock = _open(interface, program, receive_buffer_bytes=receive_buffer_bytes)
+        self._neighbours: Neighbours | None = None
+        self.ip = 0
         try:
             *_, hardware_type, address = self._sock.getsockname()
             if hardware_type != _ARPHRD_ETHER or len(address) != 6:
@@ -136,9 +143,15 @@ class RawSocket:
                     f"{interface} has MTU {self.mtu_bytes}, and frames with {payload_bytes} bytes of payload need "
                     f"{needed}: run `ip link set {interface} mtu {needed}`, or send smaller payloads"
                 )
-            self._tagged_sock = _open(interface, is_tagged=True, receive_buffer_bytes=0)
+            if mode is Mode.IPV4:
+                self.ip = self._ask_address()
+                self._neighbours = Neighbours(interface, self.ip)
+            program = _filter_program(mode, is_tagged=True)
+            self._tagged_sock = _open(interface, program, receive_buffer_bytes=0)
         except BaseException:
             self._sock.close()
+            if self._neighbours is not None:
+                self._neighbours.close()
             raise
         self.mac = int.from_bytes(address, "big")
         self.recv_into = self._sock.recv_into
@@ -150,6 +163,23 @@ class RawSocket:
         reply = fcntl.ioctl(self._sock, request, struct.pack("16s24x", self.interface.encode()))
         value: int = struct.unpack_from("H" if request == _SIOCGIFFLAGS else "i", reply, 16)[0]
         return value
+
+    def _ask_address(self) -> int:
+        """First IPv4 address of the interface."""
+        try:
+            reply = fcntl.ioctl(self._sock, _SIOCGIFADDR, struct.pack("16sH22x", self.interface.encode(), _AF_INET))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            raise InterfaceError(
+                f"{self.interface} has no IPv4 address: run `ip address add 10.0.0.1/24 dev {self.interface}`"
+            ) from error
+        return int.from_bytes(reply[20:24], "big")
+
+    async def resolve(self, peer_ip: int) -> int:
+        """MAC address for frames to a peer in IPv4 mode: :meth:`ttpoe.neighbour.Neighbours.resolve`."""
+        assert self._neighbours is not None
+        return await self._neighbours.resolve(peer_ip)
 
     def fileno(self) -> int:
         """For an event loop to wait on."""
@@ -192,3 +222,5 @@ class RawSocket:
         _ = self.kernel_drops, self.vlan_tagged
         self._sock.close()
         self._tagged_sock.close()
+        if self._neighbours is not None:
+            self._neighbours.close()

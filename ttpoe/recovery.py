@@ -22,6 +22,14 @@ def clamp_rto_ps(rto_ps, params):
 
 
 @kernel(inline=True)
+def sampled_rto_ps(link, params):
+    """Timeout from the samples (RFC 6298, 2.3), clamped. For the clock granularity G an eighth of srtt, which is ours:
+    on a quiet path rttvar falls to 0, and a timeout of exactly a round trip would fire on the rounding.
+    """
+    return clamp_rto_ps(link["srtt_ps"] + max(4 * link["rttvar_ps"], link["srtt_ps"] // 8), params)
+
+
+@kernel(inline=True)
 def sample_rtt(link, rtt_ps):
     """Take one round-trip sample into srtt and rttvar (RFC 6298, 2.2 and 2.3), and the least one. Modifies ``link``."""
     link["min_rtt_ps"] = min(link["min_rtt_ps"], rtt_ps)
@@ -119,7 +127,7 @@ def acknowledge(link, ring, pool, params, seq, now_ps):
         is_spurious = 1
         link["resends_spurious"] += 1
     if link["srtt_ps"] != 0:
-        link["rto_ps"] = clamp_rto_ps(link["srtt_ps"] + 4 * link["rttvar_ps"], params)
+        link["rto_ps"] = sampled_rto_ps(link, params)
     link["retries"] = 0
     if link["peer_room_bytes"] != NEVER:
         _widen_peer_room(link, params, acked_bytes)

@@ -45,8 +45,13 @@ class Stream:
 
     @property
     def peer_mac(self) -> int:
-        """Address of the peer."""
+        """MAC address of the peer, or of the router before it."""
         return self.link.peer_mac
+
+    @property
+    def peer_ip(self) -> int:
+        """IPv4 address of the peer; 0 in Ethernet mode."""
+        return self.link.peer_ip
 
     @property
     def vc(self) -> int:

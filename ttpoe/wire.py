@@ -1,7 +1,8 @@
 """The Ethernet-mode frame, byte for byte: header rows from bytes and bytes from header rows.
 
 Every bit before the payload is a field of HEADER, reserved bits and pad included, so that a parsed frame builds back
-to its own bytes. Knows nothing of link state.
+to its own bytes. :mod:`ttpoe.ipv4` does the same for IPv4 mode, whose transport header is this one. Knows nothing of
+link state.
 """
 
 from __future__ import annotations
@@ -29,6 +30,13 @@ from ttpoe.constants import (
 )
 
 
+class Mode(IntEnum):
+    """What carries the transport header."""
+
+    ETHERNET = 0  # EtherType 0x9AC6, type header and shim
+    IPV4 = 1  # UDP 420
+
+
 class Reason(IntEnum):
     """Why a frame is refused; `OK` if it is not."""
 
@@ -42,6 +50,16 @@ class Reason(IntEnum):
     PAYLOAD_TOO_LONG = 7  # above the payload limit
     UNKNOWN_OPCODE = 8
     UNKNOWN_VC = 9
+    # IPv4 mode
+    NOT_IPV4 = 10  # the version in the IPv4 header is not 4
+    IP_OPTIONS = 11  # a header length other than 5 words
+    IP_LENGTH = 12  # total length below its headers, or beyond the frame
+    IP_FRAGMENT = 13
+    IP_CHECKSUM = 14
+    NOT_UDP = 15
+    UDP_PORTS = 16  # one of them is not 420
+    UDP_TOO_SHORT = 17  # UDP length below its own headers (26)
+    UDP_BEYOND_PACKET = 18  # UDP length says more than the IPv4 packet holds
 
 
 HEADER = np.dtype(
@@ -52,14 +70,22 @@ HEADER = np.dtype(
         ("opcode", "u1"), ("opcode_reserved", "u1"),  # low 6 and high 2 bits of byte 42
         ("vc", "u1"), ("extension", "u1"), ("congestion", "u1"), ("tx_v1", "u1"),
         ("rx_v1", "u1"), ("padding", "u1", (16,)), ("epoch", "i4"), ("version_bits", "i4"),  # bytes 49 and 50
+        # IPv4 mode, in place of type header and shim; total_length is the IPv4 packet's there
+        ("src_ip", "i8"), ("dst_ip", "i8"), ("ip_id", "i4"), ("ip_fragment", "i4"), ("ip_checksum", "i4"),
+        ("src_port", "i4"), ("dst_port", "i4"), ("udp_length", "i4"), ("udp_checksum", "i4"),
+        ("ip_version", "u1"), ("ip_tos", "u1"), ("ip_ttl", "u1"), ("ip_protocol", "u1"),  # version: its byte, 0x45
+        ("mode", "u1"),  # a `Mode`; fields of the other mode mean nothing
     ],
     align=True,
 )
-"""Everything before the payload. ``payload_bytes`` is ``shim_length - 26``, kept beside it for convenience."""
+"""Everything before the payload. ``payload_bytes`` is the shim's or UDP's length less 26, kept for convenience."""
+
+_ETHERNET = int(Mode.ETHERNET)
 
 
 @kernel(inline=True)
-def _big_endian(data, at, count):
+def big_endian(data, at, count):
+    """The integer in ``count`` bytes from ``at`` on."""
     value = 0
     for k in range(count):
         value = (value << 8) | int(data[at + k])
@@ -67,9 +93,41 @@ def _big_endian(data, at, count):
 
 
 @kernel(inline=True)
-def _put_big_endian(data, at, count, value):
+def put_big_endian(data, at, count, value):
+    """Write ``value`` into ``count`` bytes from ``at`` on."""
     for k in range(count):
         data[at + count - 1 - k] = (value >> (8 * k)) & 0xFF
+
+
+@kernel(inline=True)
+def parse_transport(data, header):
+    """Bytes 42 to 59, which both modes share, into ``header`` (HEADER row, modified in place)."""
+    header["opcode"] = data[42] & 0x3F
+    header["opcode_reserved"] = data[42] >> 6
+    header["vc"] = data[43]
+    header["tx_v1"] = data[44]
+    header["rx_v1"] = data[45]
+    header["epoch"] = big_endian(data, 46, 2)
+    header["congestion"] = data[48]
+    header["version_bits"] = big_endian(data, 49, 2)
+    header["extension"] = data[51]
+    header["tx_seq"] = big_endian(data, 52, 4)
+    header["rx_seq"] = big_endian(data, 56, 4)
+
+
+@kernel(inline=True)
+def build_transport(header, data):
+    """Write bytes 42 to 59."""
+    data[42] = ((int(header["opcode_reserved"]) << 6) & 0xC0) | (int(header["opcode"]) & 0x3F)
+    data[43] = header["vc"]
+    data[44] = header["tx_v1"]
+    data[45] = header["rx_v1"]
+    put_big_endian(data, 46, 2, int(header["epoch"]))
+    data[48] = header["congestion"]
+    put_big_endian(data, 49, 2, int(header["version_bits"]))
+    data[51] = header["extension"]
+    put_big_endian(data, 52, 4, header["tx_seq"])
+    put_big_endian(data, 56, 4, header["rx_seq"])
 
 
 @kernel
@@ -98,35 +156,26 @@ def parse_header(data, n_bytes, max_payload_bytes, header):
     """
     if n_bytes < ETHERNET_HEADER_BYTES:
         return 1
-    ethertype = _big_endian(data, 12, 2)
+    ethertype = big_endian(data, 12, 2)
     if ethertype == ETHERTYPE_VLAN or ethertype == ETHERTYPE_QINQ:
         return 3
     if ethertype != ETHERTYPE_TTPOE:
         return 2
     if n_bytes < MIN_FRAME_BYTES:
         return 1
-    header["dst_mac"] = _big_endian(data, 0, 6)
-    header["src_mac"] = _big_endian(data, 6, 6)
+    header["mode"] = _ETHERNET
+    header["dst_mac"] = big_endian(data, 0, 6)
+    header["src_mac"] = big_endian(data, 6, 6)
     header["tth"] = data[14]
     header["gateway"] = data[15]
-    header["total_length"] = _big_endian(data, 16, 2)
+    header["total_length"] = big_endian(data, 16, 2)
     for k in range(16):
         header["padding"][k] = data[18 + k]
-    header["src_node"] = _big_endian(data, 34, 3)
-    header["dst_node"] = _big_endian(data, 37, 3)
-    shim_length = _big_endian(data, 40, 2)
+    header["src_node"] = big_endian(data, 34, 3)
+    header["dst_node"] = big_endian(data, 37, 3)
+    shim_length = big_endian(data, 40, 2)
     header["shim_length"] = shim_length
-    header["opcode"] = data[42] & 0x3F
-    header["opcode_reserved"] = data[42] >> 6
-    header["vc"] = data[43]
-    header["tx_v1"] = data[44]
-    header["rx_v1"] = data[45]
-    header["epoch"] = _big_endian(data, 46, 2)
-    header["congestion"] = data[48]
-    header["version_bits"] = _big_endian(data, 49, 2)
-    header["extension"] = data[51]
-    header["tx_seq"] = _big_endian(data, 52, 4)
-    header["rx_seq"] = _big_endian(data, 56, 4)
+    parse_transport(data, header)
     payload_bytes = shim_length - SHIM_LENGTH_BASE
     header["payload_bytes"] = payload_bytes
     if int(data[15]) & GATEWAY_BIT:
@@ -147,27 +196,18 @@ def parse_header(data, n_bytes, max_payload_bytes, header):
 @kernel
 def build_header(header, data):
     """Write the 60 bytes before the payload. ``header``: HEADER row; ``data``: uint8 array, modified in place."""
-    _put_big_endian(data, 0, 6, header["dst_mac"])
-    _put_big_endian(data, 6, 6, header["src_mac"])
-    _put_big_endian(data, 12, 2, ETHERTYPE_TTPOE)
+    put_big_endian(data, 0, 6, header["dst_mac"])
+    put_big_endian(data, 6, 6, header["src_mac"])
+    put_big_endian(data, 12, 2, ETHERTYPE_TTPOE)
     data[14] = header["tth"]
     data[15] = header["gateway"]
-    _put_big_endian(data, 16, 2, int(header["total_length"]))
+    put_big_endian(data, 16, 2, int(header["total_length"]))
     for k in range(16):
         data[18 + k] = header["padding"][k]
-    _put_big_endian(data, 34, 3, int(header["src_node"]))
-    _put_big_endian(data, 37, 3, int(header["dst_node"]))
-    _put_big_endian(data, 40, 2, int(header["shim_length"]))
-    data[42] = ((int(header["opcode_reserved"]) << 6) & 0xC0) | (int(header["opcode"]) & 0x3F)
-    data[43] = header["vc"]
-    data[44] = header["tx_v1"]
-    data[45] = header["rx_v1"]
-    _put_big_endian(data, 46, 2, int(header["epoch"]))
-    data[48] = header["congestion"]
-    _put_big_endian(data, 49, 2, int(header["version_bits"]))
-    data[51] = header["extension"]
-    _put_big_endian(data, 52, 4, header["tx_seq"])
-    _put_big_endian(data, 56, 4, header["rx_seq"])
+    put_big_endian(data, 34, 3, int(header["src_node"]))
+    put_big_endian(data, 37, 3, int(header["dst_node"]))
+    put_big_endian(data, 40, 2, int(header["shim_length"]))
+    build_transport(header, data)
 
 
 @kernel(export=True)

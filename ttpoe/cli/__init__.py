@@ -29,6 +29,8 @@ _COMMANDS = {
     "incast": ("ttpoe.cli.incast", "N senders to one receiver over TTPoE and RoCE: who finishes when, and why."),
     "run": ("ttpoe.cli.run", "Run a scenario file (TOML)."),
     "loopback": ("ttpoe.cli.loopback", "Move a file over raw sockets between two network namespaces."),
+    "send": ("ttpoe.cli.send", "Send a file to another machine where `ttpoe recv` runs."),
+    "recv": ("ttpoe.cli.recv", "Receive files from `ttpoe send`."),
     "trace": ("ttpoe.cli.trace", "Look into capture files."),
 }
 

@@ -41,7 +41,9 @@ class WirePair:
                 frames.append(bytes(frame))
                 self.frames.append(("ab"[way], frames[-1]))
                 if self._impairments is not None:
-                    frames[-1:] = self._impairments[way].pass_frame(frames[-1])
+                    frames[-1:] = self._impairments[way].pass_frame(frames[-1], self.now_ps)
+            if self._impairments is not None:
+                frames += self._impairments[way].leave(self.now_ps)
             batches.append(frames)
         self.now_ps += HOP_PS
         for sink, frames in zip((self.b, self.a), batches, strict=True):
@@ -52,6 +54,8 @@ class WirePair:
     def wait(self) -> bool:
         """Jump to the next deadline; False if no timer runs."""
         deadline_ps = min(self.a.next_deadline_ps(), self.b.next_deadline_ps())
+        for impairment in self._impairments or ():
+            deadline_ps = min(deadline_ps, impairment.next_deadline_ps())
         if deadline_ps == NEVER:
             return False
         self.now_ps = max(self.now_ps, deadline_ps)

@@ -13,7 +13,7 @@ from math import gcd
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from emulator import roce
@@ -67,30 +67,28 @@ class HostLinkConfig:
     """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
 
 
+def drain_ratio(rate_bps: int) -> tuple[int, int]:
+    """A rate as bytes in picoseconds, in lowest terms; ValueError if their product leaves int64."""
+    common = gcd(rate_bps, 8 * units.PS_PER_S)
+    n_bytes, n_ps = rate_bps // common, 8 * units.PS_PER_S // common
+    if n_bytes * n_ps >= 2**62:
+        raise ValueError("this rate cannot be counted to the byte; round it to a few digits")
+    return n_bytes, n_ps
+
+
+def _countable(rate_bps: int) -> int:
+    drain_ratio(rate_bps)
+    return rate_bps
+
+
 @dataclass(frozen=True, config=_STRICT)
 class HostConfig:
     """What reads a host's TTPoE links: one reader for each. RoCE writes to memory that is always there."""
 
     rx_buffer_bytes: Bytes = 256_000
     """In order and not yet read, per link; a PAYLOAD beyond it is refused with NACK_FULL."""
-    drain_rate_bps: Bps | None = None
+    drain_rate_bps: Annotated[Bps, AfterValidator(_countable)] | None = None
     """Of each reader; None: it reads at once, and the buffer never fills."""
-
-    @model_validator(mode="after")
-    def _check(self) -> HostConfig:
-        if self.drain_rate_bps is not None:
-            drain_ratio(self.drain_rate_bps)
-        return self
-
-
-def drain_ratio(rate_bps: int) -> tuple[int, int]:
-    """A rate as a fraction of bytes by picoseconds in lowest terms, whose product stays within int64."""
-    ps_per_8_bits = 8 * units.PS_PER_S
-    common = gcd(rate_bps, ps_per_8_bits)
-    n_bytes, n_ps = rate_bps // common, ps_per_8_bits // common
-    if n_bytes * n_ps >= 2**62:
-        raise ValueError("drain_rate_bps cannot be counted exactly; round it to three digits")
-    return n_bytes, n_ps
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -109,6 +109,7 @@ class RunResult:
             "max_queue_bytes": max(port["max_queue_bytes"] for port in self.ports),
             "resent_packets": self.counters["resent_packets"],
             "timeouts": self.counters["timeouts"],
+            "nack_fulls": self.counters["nack_fulls_received"],
             "jain": float(goodput.sum() ** 2 / (goodput.size * (goodput**2).sum())) if done.size else None,
             "data_hops": self.counters["data_hops"],
             "packet_hops": self.counters["packet_hops"],

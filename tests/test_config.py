@@ -58,7 +58,8 @@ INTEGERS = [
     "seed", "repeat", "until_ps", "priority", "ack_priority", "link.rate_bps", "link.delay_ps", "switch.buffer_bytes",
     "switch.headroom_bytes", "switch.resume_offset_bytes", "switch.pipeline_latency_ps", "switch.pause_quanta",
     "switch.pause_reaction_ps", "ttpoe.mtu_bytes", "ttpoe.window_bytes", "ttpoe.rto_min_ps", "ttpoe.rto_initial_ps",
-    "ttpoe.rto_max_ps", "ttpoe.retry_limit", "roce.mtu_bytes", "roce.window_bytes", "roce.rto_exponent",
+    "ttpoe.rto_max_ps", "ttpoe.retry_limit", "ttpoe.initial_window_packets", "ttpoe.probe_min_ps",
+    "hosts.rx_buffer_bytes", "hosts.drain_rate_bps", "roce.mtu_bytes", "roce.window_bytes", "roce.rto_exponent",
     "roce.retry_limit", "roce.ack_every_packets", "topology.hosts", "workload.senders", "workload.size_bytes",
     "workload.jitter_ps",
 ]  # fmt: skip

@@ -268,7 +268,7 @@ def test_a_reader_that_takes_for_ever_is_asked_ever_less_often() -> None:
 @pytest.mark.parametrize(
     ("hosts", "says"),
     [
-        ({"drain_rate_bps": 123_456_789}, "hosts: drain_rate_bps cannot be counted exactly; round it"),
+        ({"drain_rate_bps": 123_456_789}, "hosts.drain_rate_bps: this rate cannot be counted to the byte; round it"),
         ({"drain_rate_bps": 10}, "hosts.drain_rate_bps"),
         ({"rx_buffer_bytes": 0}, "hosts.rx_buffer_bytes"),
         ({"drain": 1}, "hosts.drain: there is no such field"),

@@ -19,10 +19,13 @@ _ROWS = (
     ("drops, frames", "drops", 0),
     ("resent, frames", "resent_packets", 0),
     ("timeouts", "timeouts", 0),
+    ("refused (NACK_FULL)", "nack_fulls", 0),
     ("pauses (XOFF)", "pauses", 0),
     ("paused, sum of ports, us", "paused_us", 1),
     ("peak queue, kB", "max_queue_kb", 0),
 )
+_UNLESS_ALL_ZERO = {"nack_fulls"}
+"""Rows of what needs a scenario of its own to happen."""
 _AFTER = {
     "makespan_us": ("  wire bound, us", "wire_bound_us", 1),
     "goodput_gbps": ("  of at most, Gb/s", "goodput_limit_gbps", 2),
@@ -56,6 +59,8 @@ def comparison(title: str, told: dict[str, Any]) -> Table:
         *(f"{sum(r['finished'] for r in runs[name])}/{sum(r['flows'] for r in runs[name])}" for name in transports),
     )
     for label, metric, digits in _ROWS:
+        if metric in _UNLESS_ALL_ZERO and not any(run[metric] for name in transports for run in runs[name]):
+            continue
         table.add_row(label, *(_cell(summary[name, metric], digits) for name in transports))
         if metric in _AFTER:
             bound, key, places = _AFTER[metric]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -178,6 +179,18 @@ async def test_a_reader_of_ten_megabytes_a_second(veth):
         assert a.drops() == b.drops() == {}
         assert sender["timeouts"] == 0
         assert sender["payloads_resent"] < 2 * len(data) / 1024
+
+
+async def test_an_answer_that_waits_in_the_socket_is_heard_before_the_timer(veth):
+    """A loop that was busy elsewhere finds the timer late and the ACK there: nothing is sent again."""
+    async with open_streams(veth) as (a, _, stream, peer):
+        stream.write(b"once")
+        await asyncio.sleep(0)  # it goes out
+        time.sleep(0.05)
+        assert await peer.readexactly(4) == b"once"
+        await until(lambda: not stream.link.unacknowledged_bytes)
+        counters = a.sans_io.counters()
+        assert (counters["payloads_sent"], counters["probes_sent"], counters["timeouts"]) == (1, 0, 0)
 
 
 async def test_write_without_drain_is_told_before_memory_grows(veth):

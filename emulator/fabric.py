@@ -114,7 +114,7 @@ class Fabric:
         nodes = _chain(np.zeros(event_rows, EVENT), 0, -1)
         schedule = np.zeros(1, SCHEDULE)
         schedule["free_count"] = event_rows
-        schedule["slots"] = -1
+        schedule["slots"] = schedule["era_slots"] = -1
         schedule["bucket"] = -1
         schedule["shift"] = bucket_shift(_longest_ps(ports, data_wire_bytes(self.transport, scenario)))
         engine["free_count"] = _FIRST_PACKETS

@@ -1,7 +1,8 @@
 """The event queue, and the order of what happens at one instant.
 
 Near events lie in a ring of short buckets of time and are sorted when their bucket comes up: most lines are busy for
-nanoseconds and end within microseconds, so a bucket holds a handful. Far events (timers) wait in a 4-ary heap. An
+nanoseconds and end within microseconds, so a bucket holds a handful. Later ones (pauses, timeouts) lie in a second ring
+of eras, each spread over the buckets when it begins; the farthest wait in a 4-ary heap. An
 event's order is its time, then its class, then a hash that breaks ties without favour. Knows nothing of what an event
 means.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ttpoe._jit import kernel
+from ttpoe.units import NEVER
 
 # Classes, in the order in which they happen at one instant.
 DEPARTURE = 0  # a port may take its next frame, which frees buffer
@@ -26,22 +28,25 @@ SCHEDULE = np.dtype(
             "bucket",  # number of the bucket that is being served
             "cursor", "due_count",  # its events, sorted: due[cursor:due_count], each time in the bucket, class and hash
             "free_head",  # rows of ``nodes``
-            "free_count",  # events that still fit, wherever: in the ring, the far heap, or the bucket being served
+            "free_count",  # events that still fit, wherever: in the rings, the far heap, or the bucket being served
             "far_count",
             "summary",  # bit w: words[w] is not zero
+            "era_summary",
         )
     ]
-    + [("words", "i8", (32,)), ("slots", "i4", (1024,))],  # 32 slots a word, set where not empty; heads of the ring
+    + [("words", "i8", (32,)), ("slots", "i4", (1024,))]  # 32 slots a word, set where not empty; heads of the ring
+    + [("era_words", "i8", (32,)), ("era_slots", "i4", (1024,))],  # the same of the ring of eras
     align=True,
 )  # fmt: skip
 
 EVENT = np.dtype([("time_ps", "i8"), ("rank", "i8"), ("subject", "i4"), ("next", "i4")], align=True)
-"""An event in the ring or in the far heap. ``rank``: class and hash, 34 bits. ``subject``: what it concerns."""
+"""An event in a ring or in the far heap. ``rank``: class and hash, 34 bits. ``subject``: what it concerns."""
 
 _BLOCK = 32  # our choice: counting costs n**2 / 4 vector steps, a merge pass n
 SLOTS = 1024
 WORDS = 32
 _SLOT_MASK = SLOTS - 1
+_ERA_SHIFT = 10  # an era is as many buckets as the ring of buckets has slots
 _CLASS_SHIFT = 32
 _ORDER_SHIFT = 34
 MAX_SHIFT = 28
@@ -147,6 +152,17 @@ def _sort(due, subjects, spare, spare_subjects, n):
 
 
 @kernel(inline=True)
+def _into_ring(schedule, node, n, slot):
+    """Put row ``n``, ``node``, in ``slot`` of the ring of buckets."""
+    head = int(schedule["slots"][slot])
+    node["next"] = head
+    schedule["slots"][slot] = n
+    if head < 0:
+        schedule["words"][slot >> 5] |= 1 << (slot & 31)
+        schedule["summary"] |= 1 << (slot >> 5)
+
+
+@kernel(inline=True)
 def push(world, time_ps, event_class, subject, port):
     """Add an event.
 
@@ -185,35 +201,69 @@ def push(world, time_ps, event_class, subject, port):
     node["time_ps"], node["rank"], node["subject"] = time_ps, rank, subject
     if ahead < SLOTS:
         schedule["free_head"] = int(node["next"])
-        slot = bucket & _SLOT_MASK
-        head = int(schedule["slots"][slot])
+        _into_ring(schedule, node, n, bucket & _SLOT_MASK)
+    elif (bucket >> _ERA_SHIFT) - (schedule["bucket"] >> _ERA_SHIFT) < SLOTS:
+        schedule["free_head"] = int(node["next"])
+        slot = (bucket >> _ERA_SHIFT) & _SLOT_MASK
+        head = int(schedule["era_slots"][slot])
         node["next"] = head
-        schedule["slots"][slot] = n
+        schedule["era_slots"][slot] = n
         if head < 0:
-            word = slot >> 5
-            schedule["words"][word] |= 1 << (slot & 31)
-            schedule["summary"] |= 1 << word
+            schedule["era_words"][slot >> 5] |= 1 << (slot & 31)
+            schedule["era_summary"] |= 1 << (slot >> 5)
     else:
         _far_push(world.far, schedule["far_count"], node)
         schedule["far_count"] += 1
 
 
 @kernel(inline=True)
-def _next_slot(schedule):
-    """Buckets from the one being served to the next that is not empty; SLOTS if the ring is empty."""
-    if schedule["summary"] == 0:
-        return SLOTS
-    start = (schedule["bucket"] + 1) & _SLOT_MASK
+def _distance(summary, words, start):
+    """Slots from ``start`` on, around the ring, to the first that is not empty; ``summary`` is not zero."""
     word = start >> 5
-    rest = schedule["words"][word] >> (start & 31)
+    rest = words[word] >> (start & 31)
     if rest != 0:
-        return 1 + _lowest_bit(rest)
-    later = schedule["summary"] & ~((2 << word) - 1)
+        return _lowest_bit(rest)
+    later = summary & ~((2 << word) - 1)
     if later == 0:
-        later = schedule["summary"]
+        later = summary
     word = _lowest_bit(later)
-    slot = (word << 5) + _lowest_bit(schedule["words"][word])
-    return 1 + ((slot - start) & _SLOT_MASK)
+    return ((word << 5) + _lowest_bit(words[word]) - start) & _SLOT_MASK
+
+
+@kernel(inline=True)
+def _next_bucket(world):
+    """Number of the next bucket in the ring or the far heap, NEVER if there is none."""
+    schedule = world.schedule[0]
+    bucket = NEVER
+    if schedule["summary"] != 0:
+        after = schedule["bucket"] + 1
+        bucket = after + _distance(schedule["summary"], schedule["words"], after & _SLOT_MASK)
+    if schedule["far_count"] != 0:
+        bucket = min(bucket, world.far[0]["time_ps"] >> schedule["shift"])
+    return bucket
+
+
+@kernel(inline=True)
+def _open_era(world, bucket):
+    """Spread the next era over the ring of buckets, if it begins before ``bucket`` ends; returns the next bucket."""
+    schedule = world.schedule[0]
+    after = (schedule["bucket"] >> _ERA_SHIFT) + 1
+    era = after + _distance(schedule["era_summary"], schedule["era_words"], after & _SLOT_MASK)
+    if era > bucket >> _ERA_SHIFT:
+        return bucket
+    schedule["bucket"] = (era << _ERA_SHIFT) - 1  # nothing lies before the era, so all of it fits the ring
+    slot = era & _SLOT_MASK
+    n = int(schedule["era_slots"][slot])
+    schedule["era_slots"][slot] = -1
+    schedule["era_words"][slot >> 5] &= ~(1 << (slot & 31))
+    if schedule["era_words"][slot >> 5] == 0:
+        schedule["era_summary"] &= ~(1 << (slot >> 5))
+    while n >= 0:
+        node = world.nodes[n]
+        after_n = int(node["next"])
+        _into_ring(schedule, node, n, (node["time_ps"] >> schedule["shift"]) & _SLOT_MASK)
+        n = after_n
+    return _next_bucket(world)
 
 
 @kernel(inline=True)
@@ -223,22 +273,17 @@ def open_next_bucket(world):
     schedule["free_count"] += schedule["due_count"]
     schedule["cursor"] = 0
     schedule["due_count"] = 0
-    ahead = _next_slot(schedule)
-    bucket = schedule["bucket"] + ahead
-    is_ring = ahead < SLOTS
-    if schedule["far_count"] != 0:
-        far_bucket = world.far[0]["time_ps"] >> schedule["shift"]
-        if not is_ring or far_bucket < bucket:
-            is_ring = False
-            bucket = far_bucket
-    elif not is_ring:
+    bucket = _next_bucket(world)
+    if schedule["era_summary"] != 0:
+        bucket = _open_era(world, bucket)
+    if bucket == NEVER:
         return 0
     start_ps = bucket << schedule["shift"]
     schedule["bucket"] = bucket
     count = 0
-    if is_ring:
-        slot = bucket & _SLOT_MASK
-        n = int(schedule["slots"][slot])
+    slot = bucket & _SLOT_MASK
+    n = int(schedule["slots"][slot])
+    if n >= 0 and world.nodes[n]["time_ps"] >> schedule["shift"] == bucket:
         schedule["slots"][slot] = -1
         word = slot >> 5
         schedule["words"][word] &= ~(1 << (slot & 31))

@@ -66,7 +66,7 @@ def pop(queue, out):
 def make_queue(rows: int, shift: int, ties: list[int]) -> Queue:
     schedule = np.zeros(1, SCHEDULE)
     schedule["free_count"] = rows
-    schedule["slots"] = -1
+    schedule["slots"] = schedule["era_slots"] = -1
     schedule["bucket"] = -1
     schedule["shift"] = shift
     ports = np.zeros(len(ties), PORT)

@@ -44,7 +44,6 @@ EVENT = np.dtype([("time_ps", "i8"), ("rank", "i8"), ("subject", "i4"), ("next",
 
 _BLOCK = 32  # our choice: counting costs n**2 / 4 vector steps, a merge pass n
 SLOTS = 1024
-WORDS = 32
 _SLOT_MASK = SLOTS - 1
 _ERA_SHIFT = 10  # an era is as many buckets as the ring of buckets has slots
 _CLASS_SHIFT = 32

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +50,11 @@ def nothing_left():
 
 
 def namespaces_of(pid: int) -> set[str]:
-    """Network namespaces that a process holds by a descriptor."""
-    links = (os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink())
+    """Network namespaces that a process holds by a descriptor; it opens and closes others while we look."""
+    links = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.add(os.readlink(path))
     return {link for link in links if link.startswith("net:")}
 
 

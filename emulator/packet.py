@@ -17,7 +17,7 @@ PACKET = np.dtype(
         ("next", "i4"),  # next row of the queue, line or free list that this one is in
         ("wire_bytes", "i4"),  # on the line: frame, FCS, preamble and gap
         ("end", "i4"),  # the flow's end that it is for
-        ("dst", "i4"),  # destination host
+        ("dst", "i4"),  # destination NIC
         ("in_port", "i4"),  # port by which it entered the switch that holds it
         ("kind", "i1"),
         ("priority", "i1"),

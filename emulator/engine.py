@@ -10,7 +10,7 @@ from enum import IntEnum
 
 from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_frame
 from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready, wake_blocked
-from emulator.packet import DATA, LINE_ONLY_BYTES, PFC, free_packet
+from emulator.packet import DATA, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import enqueue, kick, start_if_idle, take_arrival
 from emulator.routing import choose_port
@@ -36,7 +36,7 @@ _SLICE, _FINISHED, _EMPTY, _UNTIL = 0, 1, 2, 3
 _NEED_PACKETS, _NEED_EVENTS, _NEED_TRACE = 4, 5, 6
 
 MARGIN = 64
-"""Packets, events or trace rows that one event may take at most, with room to spare."""
+"""Packets or trace rows that one event may take at most, with room to spare; and events, unless flows wait for it."""
 
 
 @kernel(inline=True)
@@ -54,7 +54,7 @@ def _switch_arrival(world, i, p, now_ps):
         free_packet(engine, world.packets, p)
         return
     priority = int(packet["priority"])
-    size_bytes = int(packet["wire_bytes"]) - LINE_ONLY_BYTES
+    size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
     queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
     ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
     is_lossless = (switch["lossless_mask"] >> priority) & 1
@@ -111,7 +111,7 @@ def run(world, until_ps, max_events):
             return _SLICE
         if engine["free_count"] < MARGIN:
             return _NEED_PACKETS
-        if schedule["free_count"] < MARGIN:
+        if schedule["free_count"] < engine["event_margin"]:
             return _NEED_EVENTS
         if engine["is_tracing"] != 0 and engine["trace_count"] + MARGIN > len(world.trace):
             return _NEED_TRACE

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from emulator.buffer import PRIORITY_SHIFT, switch_on_departure
 from emulator.host import host_poll
-from emulator.packet import LINE_ONLY_BYTES
 from emulator.pfc import ask_resume, take_pfc
 from emulator.schedule import ARRIVAL, DEPARTURE, push
 from emulator.series import sample
@@ -61,7 +60,7 @@ def _take_next(world, i, now_ps):
                 queue["head"] = int(packets[p]["next"])
                 if port["switch"] >= 0:
                     in_port = int(packets[p]["in_port"])
-                    size_bytes = int(packets[p]["wire_bytes"]) - LINE_ONLY_BYTES
+                    size_bytes = int(packets[p]["wire_bytes"]) - world.engine[0]["line_only_bytes"]
                     ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
                     if switch_on_departure(world.switches[port["switch"]], ingress, queue, size_bytes) != 0:
                         ask_resume(world, in_port, priority)

@@ -12,18 +12,9 @@ import numpy as np
 from emulator import ideal, world
 from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.engine import RunStatus
-from emulator.packet import LINE_ONLY_BYTES
-from emulator.roce import (
-    ACKNOWLEDGE,
-    MAX_OUTSTANDING_PACKETS,
-    WRITE_FIRST,
-    WRITE_LAST,
-    WRITE_MIDDLE,
-    WRITE_ONLY,
-    wire_bytes,
-)  # fmt: skip
+from emulator.framing import control_wire_bytes, message_frames, mtu_of, protocol_of
+from emulator.roce import MAX_OUTSTANDING_PACKETS
 from emulator.series import extend
-from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
 
@@ -127,32 +118,11 @@ def _quantile(values: np.ndarray, q: float) -> float | None:
     return float(np.quantile(values, q, method="inverted_cdf")) if values.size else None
 
 
-def message_frames(protocol: int, mtu_bytes: int, size_bytes: int) -> ideal.Frames:
-    """Bytes on the line of a message's data frames."""
-    count = -(-size_bytes // mtu_bytes)
-    last_bytes = size_bytes - (count - 1) * mtu_bytes
-    first_bytes = min(mtu_bytes, size_bytes)
-    if protocol == world.TTPOE:
-        full, last = (
-            max(payload + HEADER_BYTES, MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
-            for payload in (first_bytes, last_bytes)
-        )
-        return ideal.Frames(count, full, full, last)
-    opening = WRITE_FIRST if count > 1 else WRITE_ONLY
-    first, middle, last = (
-        int(wire_bytes(opcode, payload))
-        for opcode, payload in ((opening, first_bytes), (WRITE_MIDDLE, first_bytes), (WRITE_LAST, last_bytes))
-    )
-    return ideal.Frames(count, first, middle, last)
-
-
-def frame_wire_bytes(protocol: int, mtu_bytes: int, size_bytes: int) -> np.ndarray:
-    """int64 (n,): bytes on the line of each data frame of a message."""
-    frames = message_frames(protocol, mtu_bytes, size_bytes)
-    wire = np.full(frames.count, frames.middle, np.int64)
-    wire[-1] = frames.last
-    wire[0] = frames.first
-    return wire
+def frames_of(fabric: Fabric, size_bytes: int) -> ideal.Frames:
+    """Bytes on the line of the data frames of one of a fabric's messages."""
+    transport, scenario = fabric.transport, fabric.scenario
+    is_peer = scenario.frame_overhead == "peer"
+    return message_frames(protocol_of(transport), mtu_of(transport, scenario), size_bytes, is_peer)
 
 
 def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
@@ -164,23 +134,25 @@ def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
 def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -> int:
     """Completion time of one message alone on an idle path between two NICs: the first of the shortest."""
     hops, back = _hops(fabric, src_nic, dst_nic), _hops(fabric, dst_nic, src_nic)
-    if fabric.transport.startswith("ttpoe"):
-        config = fabric.scenario.ttpoe
-        frames = message_frames(world.TTPOE, config.mtu_bytes, size_bytes)
-        last_bytes = size_bytes - (frames.count - 1) * config.mtu_bytes
+    transport, scenario = fabric.transport, fabric.scenario
+    mtu_bytes = mtu_of(transport, scenario)
+    control = control_wire_bytes(transport, scenario)
+    frames = frames_of(fabric, size_bytes)
+    if protocol_of(transport) == world.TTPOE:
+        config = scenario.ttpoe
+        last_bytes = size_bytes - (frames.count - 1) * mtu_bytes
         # The window counts bytes, so a short last frame needs less room.
-        last_window = (config.window_bytes - last_bytes) // config.mtu_bytes + 1
-        control = MIN_FRAME_BYTES + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
-        opening = ideal.control_path_ps(hops, control) + ideal.control_path_ps(back, control) if config.handshake else 0
-        window = config.window_bytes // config.mtu_bytes
+        last_window = (config.window_bytes - last_bytes) // mtu_bytes + 1
+        opening = 0
+        if config.handshake and not fabric.workload.has_open_links:
+            opening = ideal.control_path_ps(hops, control) + ideal.control_path_ps(back, control)
+        window = config.window_bytes // mtu_bytes
         return opening + ideal.ideal_fct_ps(hops, back, frames, control, window, last_window)
-    roce = fabric.scenario.roce
-    frames = message_frames(world.ROCE, roce.mtu_bytes, size_bytes)
+    roce = scenario.roce
     window = min(
         MAX_OUTSTANDING_PACKETS, NEVER if roce.window_bytes is None else roce.window_bytes // roce.mtu_bytes
     )
-    ack = int(wire_bytes(ACKNOWLEDGE, 0))
-    return ideal.ideal_fct_ps(hops, back, frames, ack, window, window, roce.ack_every_packets)
+    return ideal.ideal_fct_ps(hops, back, frames, control, window, window, roce.ack_every_packets)
 
 
 def has_one_receiver(fabric: Fabric) -> bool:
@@ -188,7 +160,7 @@ def has_one_receiver(fabric: Fabric) -> bool:
     return len(np.unique(fabric.flow_nics[:, 1])) == 1
 
 
-def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
+def _wire_bound_ps(fabric: Fabric) -> int | None:
     """Last completion of an incast at best, from the first start: all wire bytes at the receiver's rate and one path.
 
     None where several hosts receive. The path is the shortest way of a first frame to the receiver's line, and the
@@ -196,11 +168,10 @@ def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
     """
     if not has_one_receiver(fabric):
         return None
-    protocol = int(fabric.world.engine[0]["protocol"])
     total = 0
     reach: list[int] = []
     for message, nics in zip(fabric.messages, fabric.flow_nics.tolist(), strict=True):
-        frames = message_frames(protocol, mtu_bytes, message.size_bytes)
+        frames = frames_of(fabric, message.size_bytes)
         total += frames.total
         hops = _hops(fabric, *nics)
         reach.append(message.start_ps + ideal.control_path_ps(hops[:-1], frames.first))
@@ -239,7 +210,7 @@ def check_conservation(w: world.World) -> int:
         while p >= 0:
             inside += 1
             if at_switches[q]:
-                size = int(w.packets["wire_bytes"][p]) - LINE_ONLY_BYTES
+                size = int(w.packets["wire_bytes"][p]) - int(engine["line_only_bytes"])
                 queue_bytes[q] += size
                 ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
             p = int(w.packets["next"][p])
@@ -353,9 +324,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "max_shared_bytes": int(w.switches["max_shared_bytes"].max()),
         "end_ps": end_ps,
     }
-    mtu = fabric.scenario.ttpoe.mtu_bytes if is_ttpoe else fabric.scenario.roce.mtu_bytes
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
-    wire = message_frames(int(engine["protocol"]), mtu, largest.size_bytes).total
+    wire = frames_of(fabric, largest.size_bytes).total
     bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
     extend(w.engine, w.series, end_ps)
     bucket_ps = int(engine["series_bucket_ps"])
@@ -379,7 +349,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         series_bucket_ps=bucket_ps,
         end_ps=end_ps,
         goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire if has_one_receiver(fabric) else None,
-        wire_bound_ps=_wire_bound_ps(fabric, mtu),
+        wire_bound_ps=_wire_bound_ps(fabric),
         wall_s=wall_s,
         setup_s=fabric.setup_s,
         errors=errors,

@@ -28,6 +28,8 @@ ENGINE = np.dtype(
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps",
         "answer_priority", "no_route",
+        "is_peer_framing", "line_only_bytes",  # what frames are made of; see framing.py
+        "event_margin",  # events that one event may add
     ),
     align=True,
 )
@@ -81,7 +83,12 @@ END = np.dtype(
 """One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index."""
 
 FLOW = np.dtype(
-    _int64("size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "failure", "is_over"), align=True
+    _int64(
+        "size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "failure", "is_over",
+        "unmet",  # ends that must still be done before it may start
+        "delay_ps",  # from then to its start, or until start_ps if that is later
+    ),
+    align=True,
 )
 
 TRACE = np.dtype(
@@ -119,6 +126,8 @@ class World(NamedTuple):
     out: np.ndarray  # FRAME, a few rows of scratch for answers
     roce_out: np.ndarray
     flows: np.ndarray
+    dependents: np.ndarray  # int32: flows that wait for an end to be done, end by end
+    dependents_first: np.ndarray  # int32 (ends + 1,): where each end's begin
     ends: np.ndarray
     links: np.ndarray  # LINK, (ends,) under TTPoE, else (1,)
     ring: np.ndarray

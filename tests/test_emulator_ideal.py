@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator import ideal, world
+from emulator.framing import message_frames, message_wire_bytes
 from emulator.ideal import Frames, Hop, ideal_fct_ps
-from emulator.results import frame_wire_bytes, message_frames
 
 US, MS, S = 10**6, 10**9, 10**12
 
@@ -108,7 +108,7 @@ def test_a_petabyte_takes_no_time() -> None:
     ],
 )
 def test_bytes_on_the_line_of_a_message(protocol: int, mtu: int, size: int, expected: list[int]) -> None:
-    assert frame_wire_bytes(protocol, mtu, size).tolist() == expected
+    assert message_wire_bytes(protocol, mtu, size).tolist() == expected
     assert message_frames(protocol, mtu, size).total == sum(expected)
 
 
@@ -213,5 +213,5 @@ def test_control_path() -> None:
 
 
 def test_a_message_longer_than_its_first_frame_pads_nothing() -> None:
-    sizes = frame_wire_bytes(world.ROCE, 4096, 3 * 4096 + 1)
+    sizes = message_wire_bytes(world.ROCE, 4096, 3 * 4096 + 1)
     assert np.diff(sizes).tolist() == [-16, 0, 62 + 24 - 4178]

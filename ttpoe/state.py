@@ -170,7 +170,7 @@ def ring_slots(window_bytes: int, mtu_bytes: int) -> int:
 
 
 def init_links(
-    links: np.ndarray, initial_seq: np.ndarray | int, vc: np.ndarray | int, params: np.ndarray, slots: int
+    links: np.ndarray, initial_seq: np.ndarray | int, vc: np.ndarray | int, params: np.ndarray, slots: np.ndarray | int
 ) -> np.ndarray:
     """Reset ``links`` (LINK, modified in place) to closed links; returns the SENT array for all of their rings.
 
@@ -180,10 +180,11 @@ def init_links(
     initial_seq, vc : int or integer array, shape (n,)
         Opening ids and virtual channels.
     params : PARAMS array, shape (1,)
-    slots : int
-        Ring slots per link, a power of two.
+    slots : int or integer array, shape (n,)
+        Ring slots of each link, a power of two.
     """
-    if slots < 1 or slots & (slots - 1):
+    counts = np.broadcast_to(np.asarray(slots, np.int64), links.shape)
+    if np.any((counts < 1) | (counts & (counts - 1) != 0)):
         raise ValueError(f"slots is {slots}; give a power of two")
     links[:] = 0
     links["vc"] = vc
@@ -191,8 +192,8 @@ def init_links(
     first = (np.asarray(initial_seq, np.int64) + 1) & 0xFFFFFFFF
     for name in ("tx_una", "tx_next", "tx_max"):
         links[name] = first
-    links["ring_base"] = np.arange(links.size) * slots
-    links["ring_mask"] = slots - 1
+    links["ring_base"] = np.cumsum(counts) - counts
+    links["ring_mask"] = counts - 1
     links["timer_at_ps"] = NEVER
     links["min_rtt_ps"] = NEVER
     links["proven_at_byte"] = NEVER
@@ -201,4 +202,4 @@ def init_links(
     links["ssthresh_bytes"] = NEVER
     links["cwnd_bytes"] = params[0]["initial_cwnd_bytes"]
     links["rto_ps"] = params[0]["rto_initial_ps"]
-    return np.zeros(links.size * slots, SENT)
+    return np.zeros(int(counts.sum()), SENT)

@@ -30,11 +30,9 @@ from emulator.quantities import (
 )
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
+from emulator.transports import PROFILES, TRANSPORTS, TransportName
 from ttpoe import constants, units
 
-TransportName = Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce"]
-TRANSPORTS: tuple[TransportName, ...] = get_args(TransportName)
-"""A transport and its link flow control. Without PFC the switch is drop-tail."""
 RoutingName = Literal["ecmp", "flowlet", "round-robin", "random", "adaptive"]
 assert set(get_args(RoutingName)) == set(POLICIES)
 DEFAULT_TRANSPORTS: tuple[TransportName, ...] = ("ttpoe", "roce-pfc", "roce")
@@ -368,7 +366,7 @@ def load_scenario(path: str | Path) -> ScenarioConfig:
 
 def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of a transport's largest frame."""
-    if transport.startswith("ttpoe"):
+    if PROFILES[transport].is_ttpoe:
         payload = scenario.ttpoe.mtu_bytes
         frame = max(constants.HEADER_BYTES + payload, constants.MIN_FRAME_BYTES)
         return frame + constants.FCS_BYTES + constants.PREAMBLE_AND_GAP_BYTES

@@ -164,7 +164,7 @@ def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
 def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -> int:
     """Completion time of one message alone on an idle path between two NICs: the first of the shortest."""
     hops, back = _hops(fabric, src_nic, dst_nic), _hops(fabric, dst_nic, src_nic)
-    if fabric.transport.startswith("ttpoe"):
+    if fabric.profile.is_ttpoe:
         config = fabric.scenario.ttpoe
         frames = message_frames(world.TTPOE, config.mtu_bytes, size_bytes)
         last_bytes = size_bytes - (frames.count - 1) * config.mtu_bytes
@@ -285,7 +285,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     w = fabric.world
     engine = w.engine[0]
     inside = check_conservation(w)
-    is_ttpoe = int(engine["protocol"]) == world.TTPOE
+    is_ttpoe = fabric.profile.is_ttpoe
     rows = (w.links if is_ttpoe else w.qps)[0::2]
     flows = np.zeros(len(w.flows), FLOW_RESULT)
     for name in ("size_bytes", "start_ps", "drops", "failure"):
@@ -389,7 +389,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
 
 def display_name(fabric: Fabric) -> str:
     """The transport's name in tables; payloads above the specification's 1024 bytes make it ttpoe-jumbo."""
-    if fabric.transport.startswith("ttpoe") and fabric.scenario.ttpoe.mtu_bytes > 1024:
+    if fabric.profile.is_ttpoe and fabric.scenario.ttpoe.mtu_bytes > 1024:
         return fabric.transport.replace("ttpoe", "ttpoe-jumbo", 1)
     return fabric.transport
 

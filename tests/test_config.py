@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from emulated import incast, make
 
-from emulator.config import TRANSPORTS, ConfigError, ScenarioConfig, data_wire_bytes, load_scenario, make_scenario
+from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, load_scenario, make_scenario
+from emulator.transports import TRANSPORTS
 from ttpoe.units import NEVER
 
 

@@ -29,13 +29,11 @@ from emulator.quantities import (
 )
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
+from emulator.transports import TRANSPORTS, TransportName
 from emulator.workloads import CONFIGS, FlowConfig, WorkloadConfig
 from emulator.workloads.patterns import IncastConfig
 from ttpoe import constants, units
 
-TransportName = Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce"]
-TRANSPORTS: tuple[TransportName, ...] = get_args(TransportName)
-"""A transport and its link flow control. Without PFC the switch is drop-tail."""
 RoutingName = Literal["ecmp", "flowlet", "round-robin", "random", "adaptive"]
 assert set(get_args(RoutingName)) == set(POLICIES)
 DEFAULT_TRANSPORTS: tuple[TransportName, ...] = ("ttpoe", "roce-pfc", "roce")

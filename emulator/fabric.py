@@ -15,7 +15,7 @@ from emulator import roce, series, world
 from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, drain_ratio
 from emulator.engine import MARGIN, RunStatus, run
-from emulator.framing import data_wire_bytes, line_only_bytes, protocol_of
+from emulator.framing import data_wire_bytes, line_only_bytes
 from emulator.packet import PACKET
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.results import RunResult, collect
@@ -23,6 +23,7 @@ from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
 from emulator.topology import Topology, headroom_bound_bytes
+from emulator.transports import PROFILES
 from emulator.workloads import Message, Setting, dependents, make_workload, name_hash
 from ttpoe import state, units
 from ttpoe._jit import kernel
@@ -62,7 +63,7 @@ class Fabric:
     ----------
     scenario : ScenarioConfig
     transport : str
-        One of :data:`emulator.config.TRANSPORTS`.
+        A key of :data:`emulator.transports.PROFILES`.
     seed : int
     routing : str, optional
         A key of :data:`emulator.routing.POLICIES`; the scenario's first by default.
@@ -90,9 +91,8 @@ class Fabric:
             known = ", ".join(self.topology.port_names[:4])
             raise ConfigError(f"capture: there is no port {unknown[0]!r}; ports are {known} and so on")
         if capture and scenario.frame_overhead == "peer":
-            raise ConfigError("capture: frames without headers cannot be captured; set frame_overhead = \"real\"")
-        self._protocol = protocol_of(transport)
-        self._is_lossless = transport.endswith("-pfc")
+            raise ConfigError('capture: frames without headers cannot be captured; set frame_overhead = "real"')
+        self.profile = PROFILES[transport]
         self._capture = capture
         self.world = self._build()
         self.setup_s = time.perf_counter() - started
@@ -136,7 +136,7 @@ class Fabric:
         schedule["bucket"] = -1
         schedule["shift"] = bucket_shift(_longest_ps(ports, data_wire_bytes(self.transport, scenario)))
         engine["free_count"] = _FIRST_PACKETS
-        engine["protocol"] = self._protocol
+        engine["protocol"] = self.profile.protocol
         engine["pfc_quanta"] = scenario.switch.pause_quanta
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
         engine["unfinished"] = n_flows
@@ -144,7 +144,7 @@ class Fabric:
         engine["is_peer_framing"] = scenario.frame_overhead == "peer"
         engine["line_only_bytes"] = line_only_bytes(scenario)
         engine["is_tracing"] = bool(self._capture)
-        engine["is_sharing"] = self._protocol == world.TTPOE and scenario.ttpoe.shared_window
+        engine["is_sharing"] = self.profile.is_ttpoe and scenario.ttpoe.shared_window
         if scenario.hosts.drain_rate_bps is not None:
             engine["drain_bytes"], engine["drain_ps"] = drain_ratio(scenario.hosts.drain_rate_bps)
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
@@ -202,7 +202,7 @@ class Fabric:
         ingress = np.zeros(n_ports * PRIORITIES, INGRESS)
         switches = np.zeros(topology.switches, SWITCH)
         headroom_bytes = np.zeros(topology.switches, np.int64)
-        if self._is_lossless:
+        if self.profile.is_lossless:
             priorities = {scenario.priority, scenario.answer_priority}
             switches["lossless_mask"] = sum(1 << p for p in priorities)
             frame_bytes = data_wire_bytes(self.transport, scenario)
@@ -261,7 +261,7 @@ class Fabric:
         pools = np.zeros(self.topology.hosts + 1, state.POOL)
         pools["limit_bytes"] = config.window_bytes if config.shared_window else units.NEVER
         pools["limit_bytes"][-1] = units.NEVER
-        if self._protocol != world.TTPOE:
+        if not self.profile.is_ttpoe:
             return np.zeros(1, state.LINK), np.zeros(1, state.SENT), pools, params
         links = np.zeros(2 * n_flows, state.LINK)
         seqs = np.array(
@@ -287,7 +287,7 @@ class Fabric:
         params = np.zeros(1, roce.ROCE_PARAMS)
         window = units.NEVER if config.window_bytes is None else config.window_bytes
         params[0] = (config.mtu_bytes, window, config.rto_ps, config.retry_limit, config.ack_every_packets)
-        if self._protocol != world.ROCE:
+        if self.profile.protocol != world.ROCE:
             return np.zeros(1, roce.QP), params
         qps = np.zeros(2 * n_flows, roce.QP)
         psns = [name_hash(self.seed, "psn", m.name) & roce.PSN_MASK for m in self.messages]

@@ -11,6 +11,7 @@ import numpy as np
 
 from emulator import ideal, roce
 from emulator.packet import LINE_ONLY_BYTES
+from emulator.transports import PROFILES
 from emulator.world import ROCE, TTPOE
 from ttpoe._jit import kernel
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
@@ -45,14 +46,9 @@ def frame_wire_bytes(protocol, is_peer, opcode, payload_bytes):
     return roce.wire_bytes(opcode, payload_bytes)
 
 
-def protocol_of(transport: str) -> int:
-    """TTPOE or ROCE."""
-    return TTPOE if transport.startswith("ttpoe") else ROCE
-
-
 def mtu_of(transport: str, scenario: ScenarioConfig) -> int:
     """Payload of a transport's full frames."""
-    return scenario.ttpoe.mtu_bytes if protocol_of(transport) == TTPOE else scenario.roce.mtu_bytes
+    return scenario.ttpoe.mtu_bytes if PROFILES[transport].is_ttpoe else scenario.roce.mtu_bytes
 
 
 def line_only_bytes(scenario: ScenarioConfig) -> int:
@@ -62,7 +58,7 @@ def line_only_bytes(scenario: ScenarioConfig) -> int:
 
 def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of a transport's largest frame."""
-    protocol = protocol_of(transport)
+    protocol = PROFILES[transport].protocol
     opcode = _PAYLOAD if protocol == TTPOE else roce.WRITE_ONLY
     is_peer = scenario.frame_overhead == "peer"
     return max(
@@ -73,7 +69,7 @@ def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
 
 def control_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of an acknowledgement, and of all of TTPoE's frames without payload."""
-    protocol = protocol_of(transport)
+    protocol = PROFILES[transport].protocol
     opcode = int(Opcode.ACK) if protocol == TTPOE else roce.ACKNOWLEDGE
     return int(frame_wire_bytes(protocol, scenario.frame_overhead == "peer", opcode, 0))
 

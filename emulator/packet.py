@@ -22,9 +22,15 @@ PACKET = np.dtype(
         ("kind", "i1"),
         ("priority", "i1"),
         ("is_damaged", "i1"),
+        ("ecn", "i1"),  # RFC 3168's field
     ],
     align=True,
 )
+
+# The ECN field.
+NOT_ECT = 0
+ECT = 2
+CE = 3
 
 # Kinds.
 DATA = 0
@@ -41,6 +47,7 @@ def take_packet(engine, packets):
     p = engine["free_head"]
     engine["free_head"] = int(packets[p]["next"])
     packets[p]["is_damaged"] = 0
+    packets[p]["ecn"] = 0
     engine["free_count"] -= 1
     engine["created"] += 1
     return p

@@ -12,7 +12,7 @@ import numpy as np
 from emulator import ideal, world
 from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.engine import RunStatus
-from emulator.framing import control_wire_bytes, message_frames, mtu_of, protocol_of
+from emulator.framing import control_wire_bytes, message_frames, mtu_of
 from emulator.roce import MAX_OUTSTANDING_PACKETS
 from emulator.series import extend
 from ttpoe.state import Failure
@@ -122,7 +122,7 @@ def frames_of(fabric: Fabric, size_bytes: int) -> ideal.Frames:
     """Bytes on the line of the data frames of one of a fabric's messages."""
     transport, scenario = fabric.transport, fabric.scenario
     is_peer = scenario.frame_overhead == "peer"
-    return message_frames(protocol_of(transport), mtu_of(transport, scenario), size_bytes, is_peer)
+    return message_frames(fabric.profile.protocol, mtu_of(transport, scenario), size_bytes, is_peer)
 
 
 def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
@@ -138,7 +138,7 @@ def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -
     mtu_bytes = mtu_of(transport, scenario)
     control = control_wire_bytes(transport, scenario)
     frames = frames_of(fabric, size_bytes)
-    if protocol_of(transport) == world.TTPOE:
+    if fabric.profile.is_ttpoe:
         config = scenario.ttpoe
         last_bytes = size_bytes - (frames.count - 1) * mtu_bytes
         # The window counts bytes, so a short last frame needs less room.
@@ -256,7 +256,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     w = fabric.world
     engine = w.engine[0]
     inside = check_conservation(w)
-    is_ttpoe = int(engine["protocol"]) == world.TTPOE
+    is_ttpoe = fabric.profile.is_ttpoe
     rows = (w.links if is_ttpoe else w.qps)[0::2]
     flows = np.zeros(len(w.flows), FLOW_RESULT)
     for name in ("size_bytes", "start_ps", "drops", "failure"):
@@ -359,7 +359,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
 
 def display_name(fabric: Fabric) -> str:
     """The transport's name in tables; payloads above the specification's 1024 bytes make it ttpoe-jumbo."""
-    if fabric.transport.startswith("ttpoe") and fabric.scenario.ttpoe.mtu_bytes > 1024:
+    if fabric.profile.is_ttpoe and fabric.scenario.ttpoe.mtu_bytes > 1024:
         return fabric.transport.replace("ttpoe", "ttpoe-jumbo", 1)
     return fabric.transport
 

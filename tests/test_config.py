@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from emulated import incast, make
 
-from emulator.config import TRANSPORTS, ConfigError, ScenarioConfig, load_scenario, make_scenario
+from emulator.config import ConfigError, ScenarioConfig, load_scenario, make_scenario
 from emulator.framing import data_wire_bytes
+from emulator.transports import TRANSPORTS
 from ttpoe.units import NEVER
 
 

@@ -274,8 +274,8 @@ def _triggered(connections: list[_Connection], triggers: dict[int, _Trigger]) ->
     """Messages, with triggers turned into what each waits for."""
     fired_by: dict[int, list[int]] = {}
     for index, connection in enumerate(connections):
-        for number, end in connection.fires:
-            fired_by.setdefault(number, []).append(end(index))
+        for fired, end in connection.fires:
+            fired_by.setdefault(fired, []).append(end(index))
     started: dict[int, int] = {}
     numbering = Numbering()
     messages = []

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from emulator import ideal, world
+from emulator import breakdown, ideal, world
+from emulator.breakdown import quantile
 from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.engine import RunStatus
 from emulator.framing import control_wire_bytes, message_frames, mtu_of
@@ -20,11 +21,12 @@ from ttpoe.units import NEVER, PS_PER_US
 
 if TYPE_CHECKING:
     from emulator.fabric import Fabric
+    from emulator.workloads import Collective
 
 FLOW_RESULT = np.dtype(
     [
         ("src", "i4"), ("dst", "i4"), ("size_bytes", "i8"), ("start_ps", "i8"),
-        ("fct_rx_ps", "i8"), ("fct_tx_ps", "i8"), ("ideal_ps", "i8"),  # -1: unfinished
+        ("fct_rx_ps", "i8"), ("fct_tx_ps", "i8"), ("ideal_ps", "i8"),  # -1: unfinished; start_ps: never started
         ("drops", "i8"), ("resent_packets", "i8"), ("timeouts", "i8"), ("nack_fulls", "i8"), ("failure", "i8"),
     ]
 )
@@ -49,6 +51,9 @@ class RunResult:
     flows: np.ndarray
     """FLOW_RESULT, shape (flows,)."""
     flow_names: tuple[str, ...]
+    flow_groups: tuple[str, ...]
+    """Empty where a message is in no group."""
+    collective: Collective | None
     counters: dict[str, int]
     drop_causes: dict[str, int]
     ports: list[dict[str, Any]]
@@ -68,7 +73,7 @@ class RunResult:
     def unfinished(self) -> list[str]:
         """Names of the flows that did not finish, with the reason where one is known."""
         return [
-            name + (f" ({Failure(int(flow['failure'])).name.lower()})" if flow["failure"] else "")
+            name + (f" ({why})" if (why := _why_unfinished(flow)) else "")
             for name, flow in zip(self.flow_names, self.flows, strict=True)
             if flow["fct_rx_ps"] < 0 or flow["failure"]
         ]
@@ -87,14 +92,14 @@ class RunResult:
             "flows": len(self.flows),
             "finished": len(self.flows) - len(self.unfinished),
             "fct_us": {
-                "min": _quantile(fct_us, 0.0), "p50": _quantile(fct_us, 0.5),
-                "p99": _quantile(fct_us, 0.99), "max": _quantile(fct_us, 1.0),
+                "min": quantile(fct_us, 0.0), "p50": quantile(fct_us, 0.5),
+                "p99": quantile(fct_us, 0.99), "max": quantile(fct_us, 1.0),
             },
             "makespan_us": span_ps / PS_PER_US if done.size else None,
             "goodput_gbps": total * 8_000 / span_ps if span_ps else None,
             "goodput_limit_gbps": self.goodput_limit_gbps,
             "wire_bound_us": None if self.wire_bound_ps is None else self.wire_bound_ps / PS_PER_US,
-            "slowdown_p99": _quantile(done["fct_rx_ps"] / np.maximum(done["ideal_ps"], 1), 0.99),
+            "slowdown_p99": quantile(done["fct_rx_ps"] / np.maximum(done["ideal_ps"], 1), 0.99),
             "drops": self.counters["drops"],
             "drop_causes": self.drop_causes,
             "pauses": self.counters["pauses"],
@@ -104,6 +109,9 @@ class RunResult:
             "timeouts": self.counters["timeouts"],
             "nack_fulls": self.counters["nack_fulls_received"],
             "jain": float(goodput.sum() ** 2 / (goodput.size * (goodput**2).sum())) if done.size else None,
+            "size_bins": breakdown.size_bins(done),
+            "groups": breakdown.groups(self.flows, self.flow_groups),
+            "collective": breakdown.bandwidths(self.collective, span_ps if done.size == len(self.flows) else 0),
             "data_hops": self.counters["data_hops"],
             "packet_hops": self.counters["packet_hops"],
             "events": self.counters["events"],
@@ -113,9 +121,10 @@ class RunResult:
         }
 
 
-def _quantile(values: np.ndarray, q: float) -> float | None:
-    """Nearest rank: always the value of some flow; None without any."""
-    return float(np.quantile(values, q, method="inverted_cdf")) if values.size else None
+def _why_unfinished(flow: np.void) -> str:
+    if flow["failure"]:
+        return Failure(int(flow["failure"])).name.lower()
+    return "not started" if flow["start_ps"] < 0 else ""
 
 
 def frames_of(fabric: Fabric, size_bytes: int) -> ideal.Frames:
@@ -261,6 +270,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     flows = np.zeros(len(w.flows), FLOW_RESULT)
     for name in ("size_bytes", "start_ps", "drops", "failure"):
         flows[name] = w.flows[name]
+    flows["start_ps"][w.flows["unmet"] > 0] = -1  # which wait for a flow that never ended
     flows["src"], flows["dst"] = w.ends["host"][0::2], w.ends["host"][1::2]
     flows["resent_packets"] = rows["payloads_resent" if is_ttpoe else "packets_resent"]
     flows["timeouts"] = rows["timeouts"]
@@ -342,6 +352,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         status=status,
         flows=flows,
         flow_names=tuple(message.name for message in fabric.messages),
+        flow_groups=tuple(message.group for message in fabric.messages),
+        collective=fabric.workload.collective,
         counters=counters,
         drop_causes=causes,
         ports=port_rows,

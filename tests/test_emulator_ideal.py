@@ -173,20 +173,6 @@ def test_the_handshake_costs_a_round_trip(delay_ps: int) -> None:
     assert took[True] - took[False] == 4 * (88 * 80 + delay_ps)
 
 
-RTTS_US = [1, 10, 50, 80, 86, 87, 90, 120, 250, 500, 1000]
-
-
-@COMPILED
-@pytest.mark.parametrize("rtt_us", RTTS_US)
-def test_the_window_knee(rtt_us: int) -> None:
-    """Goodput = min(line x 1024/1108, window/RTT) within 2 %; the knee is where both are equal, 86.6 us."""
-    values = incast(1, 100_000_000, link={"delay_ps": rtt_us * US // 4}, ttpoe={"rto_initial_ps": "1s"})
-    expected = min(100 * 1024 / 1108, 1_000_000 * 8000 / (rtt_us * US))
-    assert result_of(values, "ttpoe").summary()["goodput_gbps"] == pytest.approx(expected, rel=0.02)
-    knee_us = 1_000_000 * 8000 / (100 * 1024 / 1108) / US
-    assert knee_us == pytest.approx(86.6, abs=0.05)
-
-
 @COMPILED
 def test_the_window_is_what_limits() -> None:
     """Twice the window, twice the goodput above the knee; no change below it."""

@@ -1,0 +1,36 @@
+"""Arrays of rows laid out for the cache: a row that spans lines of 64 bytes begins on one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+LINE_BYTES = 64
+
+
+def whole_lines(fields: list[Any]) -> np.dtype[Any]:
+    """A structured type of ``fields``, aligned, and padded to whole cache lines."""
+    packed = np.dtype(fields, align=True)
+    names = packed.names or ()
+    return np.dtype({
+        "names": list(names),
+        "formats": [packed.fields[name][0] for name in names],  # type: ignore[index]
+        "offsets": [packed.fields[name][1] for name in names],  # type: ignore[index]
+        "itemsize": -(-packed.itemsize // LINE_BYTES) * LINE_BYTES,
+    }, align=True)  # fmt: skip
+
+
+def zeros(count: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """``np.zeros`` that begins on a cache line."""
+    size = count * dtype.itemsize
+    raw = np.zeros(size + LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % LINE_BYTES
+    return raw[start : start + size].view(dtype)
+
+
+def doubled(rows: np.ndarray) -> np.ndarray:
+    """The rows, and as many zeros behind them."""
+    grown = zeros(2 * len(rows), rows.dtype)
+    grown[: len(rows)] = rows
+    return grown

@@ -110,9 +110,8 @@ class Fabric:
         ends["nic"] = self.flow_nics.ravel()
         ends["peer_nic"] = self.flow_nics[:, ::-1].ravel()
         ends["port"] = topology.nic_port[ends["nic"]]
-        ends["entropy"] = [
-            (name_hash(self.seed, "ecmp", m.name, side) & 0xFFFFFFFF) - 2**31 for m in self.messages for side in ("tx", "rx")
-        ]
+        hashes = [name_hash(self.seed, "ecmp", m.name, side) for m in self.messages for side in ("tx", "rx")]
+        ends["entropy"] = [(value & 0xFFFFFFFF) - 2**31 for value in hashes]
         ends["priority"] = scenario.priority
         ports, ingress, switches = self._build_ports()
         queues = rows.zeros(n_ports * PRIORITIES, QUEUE)

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import asdict, field, fields
 from difflib import get_close_matches
 from math import gcd
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from emulator import roce
 from ttpoe import constants, units
+from ttpoe.impairments import FRACTIONS, ImpairmentConfig
 
 TransportName = Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce"]
 TRANSPORTS: tuple[TransportName, ...] = get_args(TransportName)
@@ -31,7 +41,7 @@ class ConfigError(ValueError):
     """A scenario that cannot be run; the message is one sentence that names the field and the fix."""
 
 
-def _quantity(parse: Callable[[str], int]) -> BeforeValidator:
+def _quantity(parse: Callable[[str], float]) -> BeforeValidator:
     def convert(value: Any) -> Any:
         return parse(value) if isinstance(value, str) else value
 
@@ -45,6 +55,48 @@ Bps = Annotated[int, _quantity(units.parse_rate_bps), Field(ge=1_000_000, le=10*
 Picoseconds = Annotated[int, _quantity(units.parse_time_ps), Field(ge=0, le=3600 * units.PS_PER_S, strict=True)]
 PositivePicoseconds = Annotated[int, _quantity(units.parse_time_ps), Field(gt=0, le=3600 * units.PS_PER_S, strict=True)]
 Priority = Annotated[int, Field(ge=0, le=7, strict=True)]
+Ordinal = Annotated[int, Field(ge=1, lt=2**62, strict=True)]
+
+
+def _type_of(name: str, default: Any) -> Any:
+    """What an impairment takes, by the unit in its name."""
+    if name in FRACTIONS:
+        return Annotated[float, _quantity(units.parse_fraction), Field(ge=0, le=1, strict=True)]
+    if name.endswith("_ps"):
+        return Picoseconds
+    if name.endswith("_bps"):
+        return Annotated[int, _quantity(units.parse_rate_bps), Field(ge=0, strict=True)]
+    if name.endswith("_bytes"):
+        return Bytes
+    if isinstance(default, tuple):
+        return tuple[Ordinal, ...]
+    if isinstance(default, float):
+        return Annotated[float, Field(strict=True)]
+    return Annotated[int, Field(ge=0, lt=2**31, strict=True)]
+
+
+_PLAIN_FIELDS: Any = {f.name: (_type_of(f.name, f.default), f.default) for f in fields(ImpairmentConfig)}
+_PLAIN_IMPAIRMENTS = create_model("Impairments", __config__=_STRICT, **_PLAIN_FIELDS)
+
+
+MAX_OVERTAKING = 1000
+"""Ours: a frame that passes looks at all that are held, which are as many at most."""
+
+
+def _impairments(value: Any) -> Any:
+    """Take the fields of an ImpairmentConfig, or one; what is neither is left to be refused."""
+    values = asdict(value) if isinstance(value, ImpairmentConfig) else value
+    if not isinstance(values, dict):
+        return value
+    config = ImpairmentConfig(**_PLAIN_IMPAIRMENTS.model_validate(values).model_dump())
+    if config.rate_bps:
+        raise ValueError("rate_bps: an emulated link has a rate already; set rate_bps of the link in its place")
+    if config.max_overtaking > MAX_OVERTAKING:
+        raise ValueError(f"max_overtaking: must be at most {MAX_OVERTAKING} (given {config.max_overtaking})")
+    return config
+
+
+Impairments = Annotated[ImpairmentConfig, BeforeValidator(_impairments)]
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -54,6 +106,8 @@ class LinkConfig:
     rate_bps: Bps = 100_000_000_000
     delay_ps: Picoseconds = units.PS_PER_US
     """Propagation, one way."""
+    impairments: Impairments = ImpairmentConfig()
+    """What each way of the cable does to frames, drawn on its own."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -63,7 +117,11 @@ class HostLinkConfig:
     hosts: tuple[Host, ...]
     rate_bps: Bps | None = None
     delay_ps: Picoseconds | None = None
-    bad_fcs_frames: tuple[Annotated[int, Field(ge=1, lt=2**62, strict=True)], ...] = ()
+    impairments: Annotated[ImpairmentConfig | None, BeforeValidator(_impairments)] = None
+    """In place of those of the scenario's ``link``."""
+    impaired_ways: Literal["both", "from_host", "to_host"] = "both"
+    """Which ways of the cable ``impairments`` are of."""
+    bad_fcs_frames: tuple[Ordinal, ...] = ()
     """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
 
 
@@ -257,10 +315,12 @@ _SCENARIO = TypeAdapter(ScenarioConfig)
 _ROOMS: dict[str, tuple[type, ...]] = {
     "": (ScenarioConfig,),
     "link": (LinkConfig,),
+    "link.impairments": (ImpairmentConfig,),
     "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
     "topology": (StarConfig,),
     "topology.links": (HostLinkConfig,),
+    "topology.links.impairments": (ImpairmentConfig,),
     "workload": (IncastConfig, FlowListConfig),
     "workload.flows": (FlowConfig,),
     "ttpoe": (TtpoeConfig,),
@@ -302,6 +362,9 @@ def _sentence(error: ValidationError) -> str:
         return f"{where}: this field is required"
     if first["type"] == "tuple_type":
         return f"{where}: must be a list, as in [{text}]"
+    if path and path[-1] == "impairments" and first["type"] == "value_error":
+        name, _, what = what.partition(" ")  # what ImpairmentConfig says begins with the field
+        return f"{where}.{name.rstrip(':')}: {what}"
     unit = _UNITS.get(str(path[-1]).rpartition("_")[2]) if path else None
     if unit and first["type"].startswith(("greater_than", "less_than")):
         what += f" {unit}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from emulator.config import ConfigError, ScenarioConfig
 from emulator.pfc import PFC_WIRE_BYTES
+from ttpoe.impairments import ImpairmentConfig
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,21 @@ class Topology:
     rate_bps: np.ndarray
     """int64 (ports,)."""
     delay_ps: np.ndarray
-    """int64 (ports,): propagation."""
+    """int64 (ports,): propagation, with the constant delay of the way's impairments."""
     host_port: np.ndarray
     """int32 (hosts,): a host's NIC."""
     routes: np.ndarray
     """int32 (switches, hosts): the port towards a host."""
     bad_fcs_frames: dict[int, tuple[int, ...]]
     """By port: ordinals of the frames it sends that arrive damaged, ascending."""
+    impairments: dict[int, ImpairmentConfig]
+    """By port: of the way that begins there, where there are any."""
+
+    def one_way_ps(self, port: int) -> int:
+        """Half of the longest time that a frame takes through ``port``'s cable and another one back."""
+        ways = (port, port ^ 1)
+        jitter_ps = sum(self.impairments[way].jitter_ps for way in ways if way in self.impairments)
+        return -(-(int(self.delay_ps[ways[0]]) + int(self.delay_ps[ways[1]]) + jitter_ps) // 2)
 
     def path(self, src: int, dst: int) -> list[int]:
         """Ports that send, one a hop, on the way from host ``src`` to host ``dst``."""
@@ -76,6 +85,7 @@ def build_star(scenario: ScenarioConfig, hosts: int) -> Topology:
     rate = np.full(hosts, scenario.link.rate_bps, np.int64)
     delay = np.full(hosts, scenario.link.delay_ps, np.int64)
     bad_fcs_frames: dict[int, tuple[int, ...]] = {}
+    impairments = dict.fromkeys(range(2 * hosts), scenario.link.impairments)
     for k, link in enumerate(scenario.topology.links):
         for host in link.hosts:
             if host >= hosts:
@@ -84,6 +94,10 @@ def build_star(scenario: ScenarioConfig, hosts: int) -> Topology:
             delay[host] = delay[host] if link.delay_ps is None else link.delay_ps
             if link.bad_fcs_frames:
                 bad_fcs_frames[2 * host] = tuple(sorted(set(link.bad_fcs_frames)))
+            if link.impairments is not None:
+                ways = {"both": (0, 1), "from_host": (0,), "to_host": (1,)}[link.impaired_ways]
+                impairments |= {2 * host + way: link.impairments for way in ways}
+    later = np.array([impairments[port].delay_ps for port in range(2 * hosts)], np.int64)
     number = np.arange(hosts, dtype=np.int32)
     nobody = np.full(hosts, -1, np.int32)
     return Topology(
@@ -93,8 +107,9 @@ def build_star(scenario: ScenarioConfig, hosts: int) -> Topology:
         port_host=np.stack([number, nobody], axis=1).ravel(),
         port_switch=np.stack([nobody, np.zeros_like(nobody)], axis=1).ravel(),
         rate_bps=np.repeat(rate, 2),
-        delay_ps=np.repeat(delay, 2),
+        delay_ps=np.repeat(delay, 2) + later,
         host_port=2 * number,
         routes=(2 * number + 1)[None, :].copy(),
         bad_fcs_frames=bad_fcs_frames,
+        impairments={port: config for port, config in impairments.items() if config.is_active},
     )

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import settings
 
 from emulator.config import TRANSPORTS, make_scenario
+from emulator.conservation import check_conservation
 from emulator.engine import RunStatus, run
 from emulator.fabric import Fabric
-from emulator.results import RunResult, check_conservation
+from emulator.results import RunResult
 
 ALL = TRANSPORTS
 LINE_PS_PER_BYTE = 80

@@ -57,9 +57,9 @@ def strict(text: str) -> Any:
 
 RUN_KEYS = [
     "transport", "seed", "flows", "finished", "fct_us", "makespan_us", "goodput_gbps", "goodput_limit_gbps",
-    "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "pauses", "paused_us", "max_queue_bytes",
-    "resent_packets", "timeouts", "nack_fulls", "jain", "data_hops", "packet_hops", "events", "wall_s",
-    "packet_hops_per_s", "digest",
+    "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "lost", "frames_impaired", "corrupted", "pauses",
+    "paused_us", "max_queue_bytes", "resent_packets", "timeouts", "nack_fulls", "jain", "data_hops", "packet_hops",
+    "events", "wall_s", "packet_hops_per_s", "digest",
 ]  # fmt: skip
 
 
@@ -309,6 +309,18 @@ def test_a_run_out_of_time_exits_3_and_names_its_flows(ttpoe: Cli, tmp_path: Pat
     assert all(run["finished"] == 0 and run["fct_us"]["p50"] is None and run["jain"] is None for run in runs)
     assert "unfinished: roce, seed 1: 6 of 6 flows: h1>h0, h2>h0, h3>h0" in ttpoe.err
     assert ttpoe("run", path) == 3
+
+
+def test_what_arrived_changed_exits_3_and_is_named(ttpoe: Cli, tmp_path: Path) -> None:
+    path = write_scenario(tmp_path / "s.toml")
+    bad = 'links = [{ hosts = [2], impairments = { corrupt_undetected = "5%" } }]'
+    text = path.read_text().replace('"roce", "roce-pfc"', '"ttpoe", "roce"').replace(
+        "links = [{ hosts = [2], bad_fcs_frames = [] }]", bad)  # fmt: skip
+    path.write_text(text)
+    assert ttpoe("run", path, "--out", tmp_path / "out") == 3
+    assert ttpoe.err.splitlines() == ["arrived changed: ttpoe, seed 1: 1 of 6 flows: h2>h0"]
+    with (tmp_path / "out" / "flows.csv").open(newline="") as file:
+        assert {row["flow"] for row in csv.DictReader(file) if int(row["corrupted"])} == {"h2>h0"}
 
 
 def test_a_failed_flow_exits_3_with_its_reason(ttpoe: Cli, tmp_path: Path) -> None:

@@ -236,10 +236,11 @@ def _tell(
         for error in result.errors:
             click.echo(f"error: {name}: {error}", err=True)
             told_of.add(ExitStatus.PROMISE_BROKEN)
-        if result.unfinished:
-            shown = ", ".join(result.unfinished[:8]) + (" and more" if len(result.unfinished) > 8 else "")
-            click.echo(f"unfinished: {name}: {len(result.unfinished)} of {len(result.flows)} flows: {shown}", err=True)
-            told_of.add(ExitStatus.UNFINISHED)
+        for what, flows in (("unfinished", result.unfinished), ("arrived changed", result.changed)):
+            if flows:
+                shown = ", ".join(flows[:8]) + (" and more" if len(flows) > 8 else "")
+                click.echo(f"{what}: {name}: {len(flows)} of {len(result.flows)} flows: {shown}", err=True)
+                told_of.add(ExitStatus.UNFINISHED)
     if interrupted:
         runs = len(scenario.transports) * scenario.repeat
         click.echo(f"interrupted: {len(results)} of {runs} runs are kept", err=True)

@@ -126,12 +126,13 @@ def test_options_arrive_where_they_belong(ttpoe: Cli, monkeypatch: pytest.Monkey
     assert ttpoe(
         "incast", "--transport", "roce, ttpoe-pfc", "--senders", "5", "--size", "2MiB", "--rate", "25G", "--delay",
         "3us", "--mtu", "512", "--buffer", "2MB", "--window", "64KB", "--jitter", "7ns", "--seed", "9", "--repeat", "4",
+        "--alpha", "0.5",
     ) == 0  # fmt: skip
     assert seen == [make_scenario({
         "transports": ["roce", "ttpoe-pfc"], "seed": 9, "repeat": 4,
         "link": {"rate_bps": 25 * 10**9, "delay_ps": 3 * 10**6},
         "workload": {"kind": "incast", "senders": 5, "size_bytes": 2**21, "jitter_ps": 7000},
-        "switch": {"buffer_bytes": 2 * 10**6}, "ttpoe": {"mtu_bytes": 512, "window_bytes": 64_000},
+        "switch": {"buffer_bytes": 2 * 10**6, "alpha": 0.5}, "ttpoe": {"mtu_bytes": 512, "window_bytes": 64_000},
         "roce": {"mtu_bytes": 512},
     })]  # fmt: skip
     assert ttpoe("incast") == 0
@@ -175,6 +176,7 @@ def test_files(ttpoe: Cli, tmp_path: Path) -> None:
     assert told["runs"][0]["counters"]["in_network"] >= 0
     assert told["runs"][0]["status"] == "finished"
     assert told["is_interrupted"] is False
+    assert set(told["captures"]) == captures
     with (out / "ports.csv").open(newline="") as file:
         ports = list(csv.DictReader(file))
     assert [(row["transport"], row["seed"]) for row in ports] == 8 * [("ttpoe", "1")] + 8 * [("roce-pfc", "1")]
@@ -190,6 +192,21 @@ def test_files(ttpoe: Cli, tmp_path: Path) -> None:
         mine = [r for r in rows if (r["transport"], r["seed"]) == (run["transport"], str(run["seed"]))]
         assert max(float(r["fct_rx_us"]) for r in mine) == run["fct_us"]["max"]
         assert sum(int(r["drops"]) for r in mine) == run["drops"]
+
+
+def test_captures_of_earlier_runs_stay_and_are_told_apart(ttpoe: Cli, tmp_path: Path) -> None:
+    run = ("incast", *SMALL, "--out", tmp_path)
+    assert ttpoe(*run, "--transport", "ttpoe", "--capture", "h0,h1") == 0
+    assert ttpoe.out.splitlines()[-1] == "captures: ttpoe/h0.pcapng, ttpoe/h1.pcapng"
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "h0.txt").touch()
+    assert ttpoe(*run, "--transport", "ttpoe,roce", "--capture", "h0") == 0
+    assert ttpoe.out.splitlines()[-2:] == [
+        "captures: roce/h0.pcapng, ttpoe/h0.pcapng", "left there by earlier runs: ttpoe/h1.pcapng"]  # fmt: skip
+    assert strict((tmp_path / "results.json").read_text())["captures"] == ["roce/h0.pcapng", "ttpoe/h0.pcapng"]
+    assert ttpoe(*run, "--transport", "roce") == 0
+    assert ttpoe.out.splitlines()[-1].startswith("left there by earlier runs: roce/h0.pcapng, ttpoe/h0.pcapng")
+    assert len(list(tmp_path.glob("*/*"))) == 4
 
 
 def test_a_second_run_replaces_files(ttpoe: Cli, tmp_path: Path) -> None:
@@ -211,7 +228,8 @@ def test_a_second_run_replaces_files(ttpoe: Cli, tmp_path: Path) -> None:
         ("--size", "2000000TB"), ("--rate", "0"), ("--rate", "1"), ("--rate", "100"), ("--rate", "99T"),
         ("--rate", "nan"), ("--delay", "1"), ("--delay", "-1us"), ("--delay", "2h"), ("--delay", "4000s"),
         ("--delay", "1e99s"), ("--mtu", "0"), ("--mtu", "9001"), ("--buffer", "1KB"), ("--buffer", "2TB"),
-        ("--buffer", "x"), ("--window", "1023"), ("--window", "0"), ("--jitter", "1"), ("--jitter", "-1us"),
+        ("--buffer", "x"), ("--alpha", "0"), ("--alpha", "nan"), ("--alpha", "x"),
+        ("--window", "1023"), ("--window", "0"), ("--jitter", "1"), ("--jitter", "-1us"),
         ("--seed", "-1"), ("--seed", "4294967296"), ("--seed", "x"), ("--repeat", "0"), ("--repeat", "10001"),
         ("--capture", "h9"), ("--capture", ","), ("--capture", ""), ("--timestamps", "us"), ("--nope", "1"),
     ],

@@ -60,9 +60,10 @@ def write_ports(path: Path, results: list[RunResult]) -> None:
 
 
 def write_results(
-    path: Path, scenario: ScenarioConfig, results: list[RunResult], *, version: str, is_interrupted: bool
-) -> None:
-    """The scenario, every run with its counters, and the ports of each transport's first run."""
+    path: Path, scenario: ScenarioConfig, results: list[RunResult], *, version: str, is_interrupted: bool,
+    captures: list[str],
+) -> None:  # fmt: skip
+    """The scenario, every run with its counters, the ports of each transport's first run, and names of captures."""
     told = report(results)
     seen: set[str] = set()
     for row, result in zip(told["runs"], results, strict=True):
@@ -75,6 +76,7 @@ def write_results(
             seen.add(result.transport)
             row["ports"] = result.ports
     with replacing(path) as file:
-        head = {"ttpoe": version, "scenario": asdict(scenario), "is_interrupted": is_interrupted}
+        head = {"ttpoe": version, "scenario": asdict(scenario), "is_interrupted": is_interrupted,
+                "captures": captures}  # fmt: skip
         json.dump({**head, **told}, file, indent=1)
         file.write("\n")

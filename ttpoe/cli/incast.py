@@ -18,6 +18,7 @@ _OPTIONS = {
     "link.rate_bps": "--rate",
     "link.delay_ps": "--delay",
     "switch.buffer_bytes": "--buffer",
+    "switch.alpha": "--alpha",
     "ttpoe.mtu_bytes": "--mtu",
     "roce.mtu_bytes": "--mtu",
     "ttpoe.window_bytes": "--window",
@@ -49,6 +50,7 @@ def _set(values: dict[str, Any], field: str, value: Any) -> None:
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
 @click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of the switch. [12MB]")
+@click.option("--alpha", type=float, metavar="FACTOR", help="Dynamic threshold: a queue's share of what is free. [1.0]")
 @click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
 @click.option("--congestion-control", type=click.Choice(CONGESTION_CONTROLS), help="TTPoE's, beside --window. [fixed]")
 @click.option("--drain-rate", type=RATE, help="TTPoE's receiver is read no faster than this, per link. [at once]")
@@ -58,7 +60,7 @@ def _set(values: dict[str, Any], field: str, value: Any) -> None:
 @output_options
 def command(
     transport: str | None, senders: int | None, size: int | None, rate: int | None, delay: int | None,
-    mtu: int | None, buffer: int | None, window: int | None, congestion_control: str | None,
+    mtu: int | None, buffer: int | None, alpha: float | None, window: int | None, congestion_control: str | None,
     drain_rate: int | None, jitter: int | None, seed: int | None, repeat: int | None,
     out: Path | None, capture: str | None, timestamps: str, as_json: bool,
 ) -> int:  # fmt: skip
@@ -78,6 +80,7 @@ def command(
     _set(values, "link.rate_bps", rate)
     _set(values, "link.delay_ps", delay)
     _set(values, "switch.buffer_bytes", buffer)
+    _set(values, "switch.alpha", alpha)
     _set(values, "ttpoe.mtu_bytes", mtu)
     _set(values, "roce.mtu_bytes", mtu)
     _set(values, "ttpoe.window_bytes", window)

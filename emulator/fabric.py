@@ -143,7 +143,7 @@ class Fabric:
             roce_params=roce_params, routes=topology.routes, kicks=np.zeros(n_ports, np.int32),
             impairments=impairments, ordinals=ordinals,
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
-            series=np.zeros(series.BUCKETS, world.SERIES),
+            series=np.zeros(series.ROWS, world.SERIES),
         )
         _schedule_flows(arrays)
         return arrays

@@ -23,7 +23,7 @@ from emulator.roce import (
     WRITE_ONLY,
     wire_bytes,
 )  # fmt: skip
-from emulator.series import extend
+from emulator.series import collect_series, edges_ps, extend
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
@@ -62,7 +62,8 @@ class RunResult:
     ports: list[dict[str, Any]]
     series: np.ndarray
     """SERIES rows up to the end, the last values carried on."""
-    series_bucket_ps: int
+    series_edges_ps: np.ndarray
+    """int64 (rows + 1,): where each begins, and where the last one ends."""
     end_ps: int
     goodput_limit_gbps: float | None
     wire_bound_ps: int | None
@@ -215,9 +216,8 @@ def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
     return min(reach) - first_ps + last.line_ps(total) + last.delay_ps
 
 
-def _carry_on(series: np.ndarray, count: int) -> np.ndarray:
-    """Give buckets without a sample the last values before them."""
-    rows = series[:count].copy()
+def _carry_on(rows: np.ndarray) -> np.ndarray:
+    """Give buckets without a sample the last values before them; returns ``rows``, modified."""
     for name, bit in (("depth_bytes", 1), ("paused", 2)):
         touched = (rows["is_touched"] & bit) != 0
         source = np.maximum.accumulate(np.where(touched, np.arange(len(rows)), -1))
@@ -310,7 +310,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     wire = message_frames(int(engine["protocol"]), mtu, largest.size_bytes).total
     bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
     extend(w.engine, w.series, end_ps)
-    bucket_ps = int(engine["series_bucket_ps"])
+    series = _carry_on(collect_series(int(engine["series_kept"]), w.series, end_ps))
     digest = hashlib.sha256()
     digest.update(json.dumps([fabric.transport, fabric.seed, counters, causes, impaired], sort_keys=True).encode())
     integers = (flows, queues["drops"], queues["max_bytes"], paused_ps, ingress["xoff_count"], ports["tx_bytes"])
@@ -326,8 +326,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         drop_causes=causes,
         frames_impaired=impaired,
         ports=port_rows,
-        series=_carry_on(w.series, end_ps // bucket_ps + 1),
-        series_bucket_ps=bucket_ps,
+        series=series,
+        series_edges_ps=edges_ps(len(series)),
         end_ps=end_ps,
         goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire if has_one_receiver(fabric) else None,
         wire_bound_ps=_wire_bound_ps(fabric, mtu),

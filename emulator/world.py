@@ -27,7 +27,7 @@ ENGINE = np.dtype(
         "is_sharing",  # the links of a host share a window
         "drain_bytes", "drain_ps",  # a reader takes so many bytes in so much time; 0 bytes: all at once
         "unfinished", "is_tracing", "trace_count",
-        "series_bucket_ps", "series_index", "series_until_ps",
+        "series_bucket_ps", "series_index", "series_until_ps", "series_kept",
         "answer_priority",
     ),
     align=True,

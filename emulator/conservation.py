@@ -63,9 +63,9 @@ def check_conservation(w: World) -> int:
             f"{engine['created']} frames created, {engine['delivered']} delivered, {engine['dropped']} dropped, "
             f"{engine['lost']} lost, so {balance} should be inside; {inside} are listed and {held} rows are held"
         )
-    told_lost = int(w.impairments["counts"][:, 1 : BAD_FCS + 1].sum() + engine["bad_icrc"])
+    told_lost = int(w.impairments["counts"][:, 1 : BAD_FCS + 1].sum() + engine["bad_icrc"] + engine["no_route"])
     if told_lost != engine["lost"]:
-        raise ConservationError(f"{engine['lost']} frames were lost on lines; causes are known of {told_lost}")
+        raise ConservationError(f"{engine['lost']} frames were lost; causes are known of {told_lost}")
     of_switch = np.repeat(w.ports["switch"], PRIORITIES)
     shared = [int(w.ingress["shared_bytes"][of_switch == k].sum()) for k in range(len(w.switches))]
     for what, told, found in (

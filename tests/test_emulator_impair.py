@@ -129,6 +129,25 @@ def test_the_ways_of_a_cable() -> None:
     assert {port["name"]: port["lost"] for port in result.ports} == {"h0": 2, "s0.p0": 2, "h1": 1, "s0.p1": 2}
 
 
+def test_cables_between_switches() -> None:
+    """A fabric's uplinks have their own, or those of all cables; the frames of a named number are lost on each way."""
+    shape = {"kind": "leaf-spine", "leaves": 2, "hosts_per_leaf": 1, "spines": 1}
+    own = {**shape, "uplink": {"impairments": {"lose_frames": [3], "delay_ps": "2us"}}}
+    values = {"workload": {"kind": "flows", "flows": [{"src": 0, "dst": 1, "size_bytes": 9000}]}, "topology": own}
+    result = checked(values, "ttpoe", every=7)
+    assert not result.unfinished
+    assert {port["name"] for port in result.ports if port["lost"]} == {"l0.p1", "s0.p1", "s0.p0", "l1.p1"}
+    everywhere = checked({**values, "topology": shape, "link": {"impairments": {"lose_frames": [3]}}}, "ttpoe", every=7)
+    assert all(port["lost"] == 1 for port in everywhere.ports)
+    quick = checked({**values, "topology": shape}, "ttpoe", every=7)
+    slow = {**shape, "uplink": {"impairments": {"delay_ps": "2us"}}}
+    late = checked({**values, "topology": slow}, "ttpoe", every=7)
+    opening = 2 * 2 * 2 * US  # there and back over two uplinks, and there once more
+    assert late.flows["fct_rx_ps"][0] - quick.flows["fct_rx_ps"][0] == opening + 2 * 2 * US
+    with pytest.raises(ConfigError, match=r"topology\.uplink\.impairments\.los: there is no such field; did you mean loss"):
+        make_scenario({"topology": {**shape, "uplink": {"impairments": {"los": 1}}}})
+
+
 def test_one_impairment_does_not_change_what_another_does() -> None:
     """The same frames are lost whatever else happens, and others under another seed."""
     alone, _, _ = lost_ordinals(impaired(loss=0.02))

@@ -83,6 +83,7 @@ def run_scenario(
     as_json: bool,
     option_names: dict[str, str] | None = None,
     origin: str = "",
+    figure: str = "incast.png",
 ) -> ExitStatus:
     """Run every transport and seed, print the table or the JSON, write the files; returns the exit status.
 
@@ -101,6 +102,8 @@ def run_scenario(
         Option for a field's name, so that an error names what was typed.
     origin : str
         Put before an error of the scenario: the file it is from.
+    figure : str
+        Name of the figure's file.
     """
     from emulator.config import ConfigError
     from emulator.experiments import run_all
@@ -116,7 +119,7 @@ def run_scenario(
             def open_sink(fabric: Fabric) -> TraceSink:
                 return _open_capture(stack, fabric, out, ports, timestamps, captures)
 
-            runs = len(scenario.transports) * scenario.repeat
+            runs = len(scenario.transports) * len(scenario.routings) * scenario.repeat
             status = stack.enter_context(_Status(Console(stderr=True), runs))
             stack.enter_context(compiling(status.on_compile))
             todo = run_all(
@@ -129,11 +132,11 @@ def run_scenario(
                     results.append(result)
             except KeyboardInterrupt:
                 interrupted = True
-            order = list(dict.fromkeys(result.transport for result in results))
-            results.sort(key=lambda result: order.index(result.transport))
+            order = list(dict.fromkeys((result.transport, result.routing) for result in results))
+            results.sort(key=lambda result: order.index((result.transport, result.routing)))
     except ConfigError as error:
         raise usage_error(origin + str(error), option_names or {}) from None
-    return _tell(scenario, results, out, captures, as_json, interrupted)
+    return _tell(scenario, results, out, captures, as_json, interrupted, figure)
 
 
 def usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
@@ -177,7 +180,7 @@ def _open_capture(
     assert out is not None
     world, topology = fabric.world, fabric.topology
     builder = FrameBuilder(
-        topology.port_names, topology.port_host, world.ends, int(world.engine[0]["protocol"]),
+        topology.port_names, topology.port_nic, world.ends, int(world.engine[0]["protocol"]),
         seed=fabric.seed, message_bytes=world.flows["size_bytes"],
     )  # fmt: skip
     writer = CaptureWriter(
@@ -188,7 +191,8 @@ def _open_capture(
 
 
 def _write_files(
-    out: Path, scenario: ScenarioConfig, results: list[RunResult], captures: list[Path], is_interrupted: bool
+    out: Path, scenario: ScenarioConfig, results: list[RunResult], captures: list[Path], is_interrupted: bool,
+    figure: str,
 ) -> None:
     from emulator.experiments.report import write_flows, write_ports, write_results
     from traces.plots import plot_incast
@@ -199,7 +203,7 @@ def _write_files(
     )  # fmt: skip
     write_flows(out / "flows.csv", results)
     write_ports(out / "ports.csv", results)
-    plot_incast(results, out / "incast.png")
+    plot_incast(results, out / figure)
 
 
 def _listed(what: str, out: Path, paths: Collection[Path]) -> str:
@@ -219,7 +223,7 @@ def _print(text: str) -> None:
 
 def _tell(
     scenario: ScenarioConfig, results: list[RunResult], out: Path | None, captures: list[Path], as_json: bool,
-    interrupted: bool,
+    interrupted: bool, figure: str,
 ) -> ExitStatus:  # fmt: skip
     """Write and print what there is; decide the exit status."""
     from emulator.experiments.report import report
@@ -231,13 +235,14 @@ def _tell(
     else:
         console = Console()
         with console.capture() as captured:
-            console.print(comparison(scenario.name, told))
+            for table in comparison(scenario.name, told, console.width):
+                console.print(table)
         text = captured.get()
     if out is not None and results:
         try:
-            _write_files(out, scenario, results, captures, interrupted)
+            _write_files(out, scenario, results, captures, interrupted, figure)
             if not as_json:
-                text += f"wrote results.json, flows.csv, ports.csv and incast.png to {out}\n"
+                text += f"wrote results.json, flows.csv, ports.csv and {figure} to {out}\n"
                 text += _listed("captures", out, captures)
                 text += _listed("left there by earlier runs", out, set(out.glob("*/*.pcapng")).difference(captures))
         except OSError as failed:
@@ -246,7 +251,8 @@ def _tell(
     _print(text)
     told_of = {ExitStatus.OK}
     for result in results:
-        name = f"{result.transport}, seed {result.seed}"
+        how = f"{result.transport}, {result.routing}" if len(scenario.routings) > 1 else result.transport
+        name = f"{how}, seed {result.seed}"
         for error in result.errors:
             click.echo(f"error: {name}: {error}", err=True)
             told_of.add(ExitStatus.PROMISE_BROKEN)
@@ -256,7 +262,7 @@ def _tell(
                 click.echo(f"{what}: {name}: {len(flows)} of {len(result.flows)} flows: {shown}", err=True)
                 told_of.add(ExitStatus.UNFINISHED)
     if interrupted:
-        runs = len(scenario.transports) * scenario.repeat
+        runs = len(scenario.transports) * len(scenario.routings) * scenario.repeat
         click.echo(f"interrupted: {len(results)} of {runs} runs are kept", err=True)
         return ExitStatus.INTERRUPTED
     return status or max(told_of)  # a broken promise before an unfinished flow

@@ -1,7 +1,8 @@
 """A bare permutation on a fat tree, as the yardstick of speed: what the same frames cost with nothing switched on.
 
 One pending event per line, a 4-ary heap of times, first-in-first-out ports, a fixed window, one acknowledgement a
-frame, the path of each flow drawn beforehand. No shared buffer, no PFC, no loss, no tie-break, no state machine, no counters.
+frame, the path of each flow drawn beforehand. No shared buffer, no PFC, no loss, no tie-break, no state machine, no
+counters.
 """
 
 from __future__ import annotations

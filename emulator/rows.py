@@ -12,13 +12,14 @@ LINE_BYTES = 64
 def whole_lines(fields: list[Any]) -> np.dtype[Any]:
     """A structured type of ``fields``, aligned, and padded to whole cache lines."""
     packed = np.dtype(fields, align=True)
-    names = packed.names or ()
-    return np.dtype({
-        "names": list(names),
-        "formats": [packed.fields[name][0] for name in names],  # type: ignore[index]
-        "offsets": [packed.fields[name][1] for name in names],  # type: ignore[index]
+    placed: Any = packed.fields
+    layout: Any = {
+        "names": list(placed),
+        "formats": [placed[name][0] for name in placed],
+        "offsets": [placed[name][1] for name in placed],
         "itemsize": -(-packed.itemsize // LINE_BYTES) * LINE_BYTES,
-    }, align=True)  # fmt: skip
+    }
+    return np.dtype(layout, align=True)
 
 
 def zeros(count: int, dtype: np.dtype[Any]) -> np.ndarray:

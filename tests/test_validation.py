@@ -85,20 +85,18 @@ def test_only_the_generated_part_is_replaced():
 
 
 @COMPILED
-def test_the_command():
-    done = run("--row", "d-d-1", "--row", "irn", "--json")
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)["rows"]
+def test_the_command(capsys):
+    assert group.main(["validate", "--row", "d-d-1", "--row", "irn", "--json"], standalone_mode=False) == 0
+    told = json.loads(capsys.readouterr().out)["rows"]
     assert [(r["name"], r["verdict"]) for r in told] == [("d-d-1", "pass"), ("irn", "not yet")]
     assert all(check["holds"] for check in told[0]["checks"])
     assert "6 of 6 equal" in " ".join(run("--row", "d-d-1").stdout.split())
 
 
-def test_a_failed_row_is_told(monkeypatch):
+def test_a_failed_row_is_told(monkeypatch, capsys):
     monkeypatch.setitem(ROWS, "d-d-1", row(5, 6))
-    done = run("--row", "d-d-1")
-    assert done.exit_code == 1
-    assert "r: two is 2, not in 5 to 6" in done.stderr
+    assert group.main(["validate", "--row", "d-d-1"], standalone_mode=False) == 1
+    assert "r: two is 2, not in 5 to 6" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

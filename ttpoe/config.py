@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ttpoe.constants import MAX_PAYLOAD_BYTES, TOTAL_LENGTH_BASE, WINDOW_BYTES
 from ttpoe.state import CONGESTION_CONTROLS
-from ttpoe.units import NEVER, PS_PER_MS
+from ttpoe.units import NEVER, PS_PER_MS, PS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,17 @@ class EndpointConfig:
         What a link holds for its reader. A PAYLOAD that finds it full is answered by NACK_FULL: the peer holds, and
         asks again from time to time, for as long as the reader pauses. Above the peer's window the buffer fills only
         if the reader is slow.
-    max_links : int
-        Links at a time; a further OPEN is answered by OPEN_NACK.
+    tag_sets, tag_ways : int
+        Shape of the tag table of each virtual channel: sets, a power of two, and links in a set. The default of 256
+        sets of two is the specification's; more of either is for an endpoint with more peers. A peer whose set is full
+        gets the place of a link that its peer never used, or has not used for long, else OPEN_NACK.
+    idle_timeout_ps : int
+        Silence of a peer, on a link on which nothing waits, after which it is asked whether it still has the link. It
+        is asked as often as data is sent again, then the link fails. So an idle link lives as long as both ends do.
+        `ttpoe.units.NEVER`: no asking, and what a dead peer leaves behind stays.
+    victim_idle_ps : int
+        A link on which no payload moved for this long, that owes nothing, and that its peer opened, is closed in order
+        when another peer needs its place in the tag table.
     backlog : int
         Links opened by peers that :meth:`Endpoint.accept` has not given out yet; a further OPEN gets OPEN_NACK.
     burst_frames : int
@@ -63,7 +72,10 @@ class EndpointConfig:
     retry_limit: int = 10
     send_buffer_bytes: int = 2 * WINDOW_BYTES
     receive_buffer_bytes: int = 4 * WINDOW_BYTES
-    max_links: int = 1024
+    tag_sets: int = 256
+    tag_ways: int = 2
+    idle_timeout_ps: int = 30 * PS_PER_S
+    victim_idle_ps: int = 60 * PS_PER_S
     backlog: int = 128
     burst_frames: int = 32
     congestion_control: str = "fixed"
@@ -89,6 +101,11 @@ class EndpointConfig:
             raise ValueError(f"congestion_control is {self.congestion_control!r}; it must be {known}")
         if not 0 <= self.probe_min_ps <= self.rto_max_ps:
             raise ValueError(f"probe_min_ps is {self.probe_min_ps}; it must be from 0 to rto_max_ps {self.rto_max_ps}")
-        for name in ("retry_limit", "max_links", "backlog", "burst_frames", "initial_window_packets"):
+        for name in ("retry_limit", "tag_ways", "backlog", "burst_frames", "initial_window_packets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 1 <= self.tag_sets <= 1 << 24 or self.tag_sets & (self.tag_sets - 1):
+            raise ValueError(f"tag_sets is {self.tag_sets}; it must be a power of two, up to 2**24")
+        for name in ("idle_timeout_ps", "victim_idle_ps"):
+            if not 1 <= getattr(self, name) <= NEVER:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 1 to NEVER, 2**62")

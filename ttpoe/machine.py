@@ -87,7 +87,7 @@ def is_quiesced(link):
 
 
 @kernel
-def _end(link, failure):
+def end_link(link, failure):
     """Close the link for good; what was queued and never acknowledged is told as a failure. Modifies ``link``.
 
     An ended row never opens again by itself: its ids and offsets are used up, and a late duplicate of the OPEN would
@@ -140,7 +140,7 @@ def _send(link, opcode, tx_seq, rx_seq, out, n_out):
     if after != _S_CLOSED:
         link["state"] = after
     elif int(SENT[opcode, link["state"], 0]) != _T_WHEN_QUIESCED or is_quiesced(link) != 0:
-        _end(link, 0)
+        end_link(link, 0)
     return n_out + 1
 
 
@@ -164,6 +164,16 @@ def _close_if_idle(link, now_ps, out, n_out):
     return n_out
 
 
+@kernel(inline=True)
+def is_repeated_open(link, seq):
+    """Whether an OPEN with this id can be a duplicate on a link that is up.
+
+    Ids from the peer's opening id up to rx_seq were used by this link, and rx_seq lies payloads_received ids after the
+    opening id. No other id can be a duplicate.
+    """
+    return (link["rx_seq"] - seq) & SEQ_MASK <= link["payloads_received"]
+
+
 @kernel
 def _receive_open(link, frame, out, n_out):
     """OPEN: learn the peer's id and answer; on a link that is up tell a duplicate from a restarted peer."""
@@ -174,11 +184,9 @@ def _receive_open(link, frame, out, n_out):
             return _send(link, _OPEN_NACK, 0, seq, out, n_out)  # no way free until the owner makes the row new
         link["rx_seq"] = seq
         link["state"] = int(RECEIVED[_OPEN, state, 1])
-    elif (link["rx_seq"] - seq) & SEQ_MASK > link["payloads_received"]:
-        # Ids from the peer's opening id up to rx_seq were used by this link, and rx_seq lies payloads_received ids
-        # after the opening id. No other id can be a duplicate; and a peer that restarted must not have its new ids
-        # taken for old ones, even while we close.
-        _end(link, _F_PEER_RESTARTED)
+    elif not is_repeated_open(link, seq):
+        # A peer that restarted must not have its new ids taken for old ones, even while we close.
+        end_link(link, _F_PEER_RESTARTED)
         return n_out
     return _send(link, _OPEN_ACK, seq_add(link["initial_seq"], 1), seq, out, n_out)
 
@@ -236,7 +244,7 @@ def _receive_payload(link, frame, now_ps, out, n_out):
             if link["state"] == _S_CLOSE_SENT:
                 n_out = _send_close(link, now_ps, out, n_out)
             elif is_quiesced(link) != 0:
-                _end(link, 0)
+                end_link(link, 0)
     return n_out
 
 
@@ -394,16 +402,16 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
         if frame["rx_seq"] != link["initial_seq"]:
             link["dropped_stale"] += 1
             return n_out
-        _end(link, _F_REFUSED)
+        end_link(link, _F_REFUSED)
     elif rule == _R_JUDGE_CLOSE:
         n_out = _receive_close(link, ring, pool, params, frame, now_ps, out, n_out)
     elif rule == _R_ANSWER_CLOSE:
         if link["state"] == _S_OPEN_SENT:
-            _end(link, _F_REFUSED)
+            end_link(link, _F_REFUSED)
         n_out = _send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)
     elif rule == _R_CLOSED:
         if frame["rx_seq"] == link["tx_max"]:  # the id of our CLOSE
-            _end(link, 0)
+            end_link(link, 0)
         else:
             link["dropped_stale"] += 1
     elif rule == _R_CLOSE_NACKED:
@@ -433,7 +441,7 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
             and seq_diff(seq, link["tx_max"]) < 0
             and ring[link["ring_base"] + (seq & link["ring_mask"])]["end_byte"] > link["proven_at_byte"]
         ):
-            _end(link, _F_LINK_DOWN)
+            end_link(link, _F_LINK_DOWN)
         else:
             link["dropped_lost"] += 1
     elif rule == _R_BEYOND:
@@ -469,7 +477,7 @@ def on_timeout(link, params, now_ps, out, n_out):
         link["timer_at_ps"] = NEVER  # sending it starts the timer
         return n_out
     if back_off(link, params) != 0:
-        _end(link, 0 if link["state"] == _S_CLOSE_RECD and is_quiesced(link) != 0 else _F_RETRY_LIMIT)
+        end_link(link, 0 if link["state"] == _S_CLOSE_RECD and is_quiesced(link) != 0 else _F_RETRY_LIMIT)
         return n_out
     state = link["state"]
     if state == _S_OPEN_SENT:

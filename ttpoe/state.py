@@ -31,6 +31,7 @@ class Failure(IntEnum):
     LINK_DOWN = 3  # NACK_NOLINK: the peer does not know this link
     PEER_RESTARTED = 4  # an OPEN that is no duplicate came on an open link
     CLOSED_UNSENT = 5  # the peer closed while we still had data to send
+    VICTIM = 6  # never used, and another peer needed its place in the tag table
 
 
 class CongestionControl(IntEnum):

@@ -14,6 +14,7 @@ from ttpoe.errors import (
     PeerRestartedError,
     PeerUnreachableError,
     RemoteProtocolError,
+    VictimError,
     check_status,
     failure_error,
 )
@@ -119,6 +120,7 @@ def test_submit_after_failure_raises_the_peers_error():
         (Failure.LINK_DOWN, LinkDownError),
         (Failure.PEER_RESTARTED, PeerRestartedError),
         (Failure.CLOSED_UNSENT, ClosedByPeerError),
+        (Failure.VICTIM, VictimError),
     ],
 )
 def test_every_failure_has_a_sentence(failure, kind):
@@ -131,7 +133,7 @@ def test_every_failure_has_a_sentence(failure, kind):
 
 def test_no_failure_is_no_error():
     assert failure_error(Failure.NONE, "somebody", 0) is None
-    assert {failure.value for failure in Failure} == set(range(6)), "a failure without a row in the test above"
+    assert {failure.value for failure in Failure} == set(range(7)), "a failure without a row in the test above"
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status < 0])

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from types import TracebackType
-from typing import Self
 
 from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import BATCH_FRAMES, Endpoint, warm_up
@@ -20,21 +18,31 @@ from ttpoe.inlet import Inlet, Tap
 from ttpoe.ipv4 import format_ipv4, parse_ipv4
 from ttpoe.link import Link
 from ttpoe.machine import MAX_ANSWERS
+from ttpoe.pause import PortPause, build_pause, quanta_of
 from ttpoe.rawsock import RawSocket
-from ttpoe.stream import Listener, Stream
+from ttpoe.stream import Closing, Listener, Stream
 from ttpoe.units import NEVER, PS_PER_NS, PS_PER_S
 from ttpoe.wire import Mode, format_mac, parse_mac
 
 _BATCHES_PER_TURN = 4  # then the loop serves others: readers must not starve behind a busy socket
 _SENDS_PER_TURN = 32  # a NACK is then heeded before much more is sent behind the gap
+_DEFAULT_RATE_BPS = 10 * 10**9  # where neither config nor interface tell: what veth pairs say of themselves
 _LINGER_S = 0.1  # a lost CLOSE_ACK is asked for again after the peer's timeout, 20 ms on a short path
 
 
+_EPOCH_NS = time.monotonic_ns()
+
+
 def _now_ps() -> int:
-    return time.monotonic_ns() * PS_PER_NS
+    """Since this process began: `NEVER` is 53 days, and machines are up for longer."""
+    return (time.monotonic_ns() - _EPOCH_NS) * PS_PER_NS
 
 
-class AsyncEndpoint:
+def _loop_time_s(time_ps: int) -> float:
+    return _EPOCH_NS / 1e9 + time_ps / PS_PER_S
+
+
+class AsyncEndpoint(Closing):
     """An endpoint on an open raw socket, driven by the running event loop. Made by :func:`open_endpoint`.
 
     Parameters
@@ -53,6 +61,8 @@ class AsyncEndpoint:
         Links and counters.
     send_drops : int
         Frames that the interface did not take: its queue was full, or it was down.
+    pause : PortPause or None
+        What PAUSE and PFC frames have told, if the socket takes them.
     """
 
     def __init__(
@@ -66,6 +76,9 @@ class AsyncEndpoint:
         self.sans_io = Endpoint(sock.mac, config, ip=sock.ip, slot_bytes=sock.slot_bytes)
         self.send_drops = 0
         self._sock = sock
+        self.pause: PortPause | None = None
+        if sock.control_sock is not None:
+            self.pause = PortPause(sock.mac, self._rate_bps, self.sans_io.config.pfc_priority)
         self._inlet = Inlet(self.sans_io, impairment, tap)
         self._tap = tap
         self._loop = asyncio.get_running_loop()
@@ -78,6 +91,8 @@ class AsyncEndpoint:
         self._unsent: bytes | None = None  # the frame that the socket had no room for
         self._last_end_s = float("-inf")
         self._loop.add_reader(sock, self._turn)
+        if sock.control_sock is not None:
+            self._loop.add_reader(sock.control_sock, self._turn)
 
     @property
     def mac(self) -> int:
@@ -192,22 +207,13 @@ class AsyncEndpoint:
         if self._error is None:
             self._fail(LocalProtocolError(f"the endpoint on {self.interface} is closed"))
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            await self.close()
-        else:
-            self.abort()
-
     def _fail(self, error: TTPoEError) -> None:
         """Stop driving and tell every owner."""
         self._error = error
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
+        if self._sock.control_sock is not None:
+            self._loop.remove_reader(self._sock.control_sock)
         if self._timer is not None:
             self._timer.cancel()
         self._sock.close()
@@ -229,7 +235,33 @@ class AsyncEndpoint:
         counts = self.sans_io.drops()
         counts["vlan_tagged"] = counts.get("vlan_tagged", 0) + self._sock.vlan_tagged
         counts["kernel"] = self._sock.kernel_drops
+        if self.pause is not None:
+            counts["mac_control_malformed"] = self.pause.malformed
         return {name: count for name, count in counts.items() if count}
+
+    # PAUSE
+
+    @property
+    def _rate_bps(self) -> int:
+        return self.sans_io.config.line_rate_bps or self._sock.ask_rate_bps() or _DEFAULT_RATE_BPS
+
+    @property
+    def paused_ps(self) -> int:
+        """Time that PAUSE and PFC frames have kept us from sending."""
+        return 0 if self.pause is None else self.pause.paused_ps(_now_ps())
+
+    def send_pause(self, time_ps: int, priority: int) -> None:
+        """Have the port at the other end of our line stop sending for a time, or go on if that is 0.
+
+        Parameters
+        ----------
+        time_ps : int
+            Counted in quanta, of which there may be 65535.
+        priority : int
+            Named in a PFC frame, or `ttpoe.pause.ALL` for a PAUSE, which stops all.
+        """
+        self._check_open()
+        self._sock.send(build_pause(self.mac, {priority: quanta_of(time_ps, self._rate_bps)}))
 
     # For streams
 
@@ -277,8 +309,14 @@ class AsyncEndpoint:
                 break
 
     def _flush(self) -> None:
-        """Send all answers, then PAYLOAD until there is none, the socket would block, or it is others' turn."""
+        """Send all answers, then PAYLOAD until there is none, the socket would block, or it is others' turn.
+
+        Nothing at all goes out of a paused port, not even answers: PAUSE stops all frames, and PFC their priority.
+        """
         self._spread_events()
+        if self._is_paused(_now_ps()):
+            self._arm_timer()
+            return
         send, poll_transmit, tap = self._sock.send, self.sans_io.poll_transmit, self._tap
         now_ps = _now_ps()
         frame: bytes | memoryview | None = self._unsent
@@ -302,6 +340,14 @@ class AsyncEndpoint:
         else:
             self.schedule_turn()
         self._arm_timer()
+
+    def _is_paused(self, now_ps: int) -> bool:
+        """Whether a PAUSE or PFC that has arrived by now forbids to send."""
+        if self.pause is None:
+            return False
+        for frame in self._sock.receive_control():
+            self.pause.take(frame, now_ps)
+        return self.pause.is_paused(now_ps)
 
     def _on_writable(self) -> None:
         self._loop.remove_writer(self._sock)
@@ -328,21 +374,25 @@ class AsyncEndpoint:
 
     def _arm_timer(self) -> None:
         """Have a timer fire at the earliest deadline, or before: then it is armed anew."""
-        if self.sans_io.answers_room < MAX_ANSWERS:
+        deadline_ps = self.sans_io.next_deadline_ps()
+        if self.pause is not None and self.pause.is_paused(_now_ps()):
+            deadline_ps = self.pause.until_ps  # timeouts wait: what they would send again may not go out
+        elif self.sans_io.answers_room < MAX_ANSWERS:
             return  # nothing can be done about a timeout until the socket takes frames again
-        deadline_ps = min(self.sans_io.next_deadline_ps(), self._inlet.next_deadline_ps())
+        deadline_ps = min(deadline_ps, self._inlet.next_deadline_ps())
         if deadline_ps < self._timer_at_ps:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at_ps = deadline_ps
-            self._timer = self._loop.call_at(deadline_ps / PS_PER_S, self._on_timer)
+            self._timer = self._loop.call_at(_loop_time_s(deadline_ps), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         self._turn()  # on a busy host the answer that the timer waits for may lie in the socket
         self._timer_at_ps = NEVER
         if self._error is None:
-            self.sans_io.handle_timeout(_now_ps())
+            if not self._is_paused(_now_ps()):
+                self.sans_io.handle_timeout(_now_ps())
             self._flush()
 
 
@@ -351,6 +401,7 @@ def open_endpoint(
     config: EndpointConfig | None = None,
     *,
     mode: str = "ethernet",
+    honour_pause: bool = False,
     impairment: Impairment | None = None,
     tap: Tap | None = None,
 ) -> AsyncEndpoint:
@@ -368,6 +419,9 @@ def open_endpoint(
     config : EndpointConfig, optional
     mode : {'ethernet', 'ipv4'}
         Frames of our EtherType, or UDP 420 over IPv4, at the interface's first IPv4 address. A RawSocket has its own.
+    honour_pause : bool
+        Stop sending while a PAUSE or PFC frame says so. Interfaces of real hardware take these frames and do that
+        themselves; this is for virtual ones. A RawSocket has its own.
     impairment : Impairment, optional
         Loses, delays, reorders, doubles and damages received frames. The event loop keeps delays to about 1 ms.
     tap : callable, optional
@@ -383,7 +437,9 @@ def open_endpoint(
     warm_up()
     config = config or EndpointConfig()
     if isinstance(interface, str):
-        sock = RawSocket(interface, mode=Mode[mode.upper()], payload_bytes=config.mtu_bytes)
+        sock = RawSocket(
+            interface, mode=Mode[mode.upper()], payload_bytes=config.mtu_bytes, honour_pause=honour_pause
+        )
     else:
         sock = interface
     return AsyncEndpoint(sock, config, impairment=impairment, tap=tap)

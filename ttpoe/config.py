@@ -50,6 +50,11 @@ class EndpointConfig:
         Links opened by peers that :meth:`Endpoint.accept` has not given out yet; a further OPEN gets OPEN_NACK.
     burst_frames : int
         PAYLOAD frames that a link sends before the next link's turn.
+    pfc_priority : int
+        Priority that our frames have in the network, for PFC frames that are honoured. Untagged frames have 0 unless a
+        switch gives them another.
+    line_rate_bps : int
+        Rate that the quanta of PAUSE and PFC count by; 0 for the interface's own, or 10 Gb/s where it names none.
     congestion_control : str
         ``fixed``: the window alone limits what is in flight. ``reno``: a congestion window does as well (RFC 5681).
     initial_window_packets : int
@@ -78,6 +83,8 @@ class EndpointConfig:
     victim_idle_ps: int = 60 * PS_PER_S
     backlog: int = 128
     burst_frames: int = 32
+    pfc_priority: int = 0
+    line_rate_bps: int = 0
     congestion_control: str = "fixed"
     initial_window_packets: int = 10
     tail_loss_probe: bool = True
@@ -104,6 +111,10 @@ class EndpointConfig:
         for name in ("retry_limit", "tag_ways", "backlog", "burst_frames", "initial_window_packets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.pfc_priority <= 7:
+            raise ValueError(f"pfc_priority is {self.pfc_priority}; it must be from 0 to 7")
+        if not 0 <= self.line_rate_bps <= 10**13:
+            raise ValueError(f"line_rate_bps is {self.line_rate_bps}; it must be from 0 to 10**13")
         if not 1 <= self.tag_sets <= 1 << 24 or self.tag_sets & (self.tag_sets - 1):
             raise ValueError(f"tag_sets is {self.tag_sets}; it must be a power of two, up to 2**24")
         for name in ("idle_timeout_ps", "victim_idle_ps"):

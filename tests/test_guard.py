@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strangers import ANY, flood, transfer_beside
 from wirepair import MAC_A, MAC_B, WirePair
 
 from ttpoe.batch import LinkEvent
 from ttpoe.config import EndpointConfig
-from ttpoe.endpoint import BATCH_FRAMES, Endpoint
+from ttpoe.endpoint import Endpoint
 from ttpoe.errors import LocalProtocolError
 from ttpoe.fsm import Opcode, State
 from ttpoe.guard import CLOSE_WINDOW
@@ -417,44 +419,13 @@ def test_answers_to_strangers_are_no_larger_than_what_they_answer():
 # Floods
 
 
-def random_frames(rng: np.random.Generator, n: int, slots: np.ndarray, lengths: np.ndarray, opcode: int = -1) -> None:
-    """Fill receive slots with frames for MAC_B from random stations, random in every bit that may be."""
-    slots[:n, :64] = rng.integers(0, 256, (n, 64), np.uint8)
-    slots[:n, :6] = np.frombuffer(MAC_B.to_bytes(6, "big"), np.uint8)
-    slots[:n, 6] &= 0xFC
-    slots[:n, 12:14] = (0x9A, 0xC6)
-    slots[:n, 15] = 0
-    slots[:n, 40] = 0
-    slots[:n, 41] = 26 + slots[:n, 41] % 5
-    slots[:n, 42] = slots[:n, 42] % 11 if opcode < 0 else opcode
-    slots[:n, 43] %= 3
-    lengths[:n] = 64
-
-
-def flood(endpoint: Endpoint, rng: np.random.Generator, n_frames: int, now_ps: int, opcode: int = -1) -> int:
-    """Give an endpoint frames of random stations, in batches as the driver does; returns its answers."""
-    slots = endpoint._receive_slots
-    answers = 0
-    for _ in range(n_frames // BATCH_FRAMES):
-        random_frames(rng, BATCH_FRAMES, slots, endpoint.receive_lengths, opcode)
-        endpoint.take_received(BATCH_FRAMES, now_ps)
-        answers += endpoint.answers_waiting
-        for _ in range(endpoint.answers_waiting):
-            endpoint.poll_transmit(now_ps)
-        while endpoint.accept():
-            pass
-        while endpoint.poll_event():
-            pass
-    return answers
-
-
 def test_ten_thousand_opens_and_a_million_random_frames():
     """Memory is bounded by the tag table, and a link that was there goes on as if nothing were."""
     pair, a, b = open_pair()
     data = random.Random(3).randbytes(50_000)
     sent, got = 0, b""
     rng = np.random.default_rng(4)
-    for opcode, total in ((int(Opcode.OPEN), 10_000), (-1, 1_000_000)):
+    for opcode, total in ((int(Opcode.OPEN), 10_000), (ANY, 1_000_000)):
         rounds = 50
         for _ in range(rounds):
             answers = flood(pair.b, rng, total // rounds, pair.now_ps, opcode)
@@ -498,3 +469,14 @@ def test_a_peer_gets_in_during_a_flood_and_stays():
     [mine] = [peer for peer in pair.b.links if peer.peer_mac == MAC_A]
     assert mine.read() == b"let me in"
     assert link.state is mine.state is State.OPEN
+
+
+@pytest.mark.root
+async def test_a_transfer_on_a_wire_with_ten_thousand_opens_and_random_frames(veth):
+    async with asyncio.timeout(120):
+        receiver, _, is_right = await transfer_beside(veth, 10_000_000, [(10_048, int(Opcode.OPEN)), (20_032, ANY)])
+    assert is_right
+    counters = receiver.sans_io.counters()
+    assert counters["bytes_resent"] == 0
+    assert receiver.sans_io.victims > 1000
+    assert receiver.sans_io._rows.links.size <= 2048

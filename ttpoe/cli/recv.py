@@ -224,6 +224,8 @@ class _Server:
     async def _receive(self, stream: Stream) -> None:
         receiver = _Receiver(stream, self._target, self._silence_s)
         await receiver.run()
+        if not self._is_once and not stream.link.field("payloads_received"):
+            return  # a stranger's OPEN, or a sender that changed its mind: there was nothing to receive
         self.status = receiver.status
         receiver.report.tell("received", self._as_json, on_stderr=self._target.path is None)
 

@@ -379,6 +379,18 @@ def test_nolink_is_no_answer_to_a_question_that_was_not_asked(rx):
     assert_still_works(pair, a, b)
 
 
+@pytest.mark.parametrize("offset", [1, 7, 15])
+def test_nolink_must_name_the_oldest_id_that_is_out(offset):
+    pair, _, b = open_pair()
+    pair.is_cut = True
+    b.submit(bytes(1024))
+    assert len(said(pair.b, pair.now_ps)) == 16
+    pair.b.receive([frame(Opcode.NACK_NOLINK, rx=OURS + 2 + offset)], pair.now_ps)
+    assert (b.state, b.field("dropped_lost")) == (State.OPEN, 1)
+    pair.b.receive([frame(Opcode.NACK_NOLINK, rx=OURS + 2)], pair.now_ps)
+    assert b.field("failure") == Failure.LINK_DOWN
+
+
 def test_payload_is_delivered_with_the_expected_id_alone():
     pair, a, b = open_pair()
     ids = random.Random(1).sample(range(PEERS + 3, 2**32), 200)

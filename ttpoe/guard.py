@@ -116,7 +116,9 @@ def screen(link, guard, params, frame, now_ps, out):
 
     - OPEN with an id that this link cannot have seen: the peer restarted, or somebody pretends. The peer is asked, once
       until it answers; a peer that restarted says NACK_NOLINK, and its OPEN is taken when it comes again.
-    - NACK_NOLINK that answers our question ends the link.
+    - NACK_NOLINK ends the link if it answers our question, or names the oldest id that waits for its ACK. Of an open
+      link no other is believed: a peer that is gone gets that id again within a timeout, and a stranger has to guess
+      one id, not one of a window.
     - CLOSE with ids that this peer cannot send is stale, and one that comes while our OPEN is out: it may be of an
       earlier link, and if not, it comes again when the OPEN is answered.
 
@@ -142,7 +144,10 @@ def screen(link, guard, params, frame, now_ps, out):
         return 0 if guard["probes"] != 0 else _ask(link, guard, params, now_ps, out, 0)
     if opcode == _NACK_NOLINK:
         if guard["probes"] == 0 or frame["rx_seq"] != guard["probe_seq"]:
-            return PASS
+            if link["state"] != _S_OPEN or frame["rx_seq"] == link["tx_una"]:
+                return PASS
+            link["dropped_lost"] += 1
+            return 0
         end_link(link, _LINK_DOWN if guard["is_challenge"] == 0 else _PEER_RESTARTED)
         return 0
     if opcode == _OPEN_NACK:

@@ -13,6 +13,7 @@ from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_pa
 from emulator.packet import DATA, LINE_ONLY_BYTES, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import enqueue, kick, start_if_idle, take_arrival
+from emulator.routing import choose_port
 from emulator.schedule import ARRIVAL, DEPARTURE, LINK_STATE, due_class, due_time_ps, open_next_bucket
 from emulator.series import sample
 from emulator.tracing import record
@@ -46,7 +47,12 @@ def _switch_arrival(world, i, p, now_ps):
     switch_index = int(world.ports[i]["far_switch"])
     switch = world.switches[switch_index]
     in_port = i ^ 1
-    out_port = int(world.routes[switch_index, packet["dst"]])
+    out_port = choose_port(world, switch_index, packet, now_ps)
+    if out_port < 0:
+        engine["no_route"] += 1
+        engine["lost"] += 1
+        free_packet(engine, world.packets, p)
+        return
     priority = int(packet["priority"])
     size_bytes = int(packet["wire_bytes"]) - LINE_ONLY_BYTES
     queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]

@@ -123,7 +123,7 @@ def make_packet(world, e, k):
     frame["rx_seq"] = row["rx_seq"]
     frame["payload_bytes"] = row["payload_bytes"]
     packet["end"] = e ^ 1
-    packet["dst"] = end["peer_host"]
+    packet["dst"] = end["peer_nic"]
     packet["cookie"] = p
     packet["in_port"] = -1
     opcode = int(row["opcode"])

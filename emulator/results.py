@@ -52,6 +52,7 @@ class RunResult:
     """What one run measured. Digest: SHA-256 over every integer result, without wall time."""
 
     transport: str
+    routing: str
     seed: int
     status: RunStatus
     flows: np.ndarray
@@ -90,6 +91,7 @@ class RunResult:
         total = int(done["size_bytes"].sum())
         return {
             "transport": self.transport,
+            "routing": self.routing,
             "seed": self.seed,
             "flows": len(self.flows),
             "finished": len(self.flows) - len(self.unfinished),
@@ -153,16 +155,16 @@ def frame_wire_bytes(protocol: int, mtu_bytes: int, size_bytes: int) -> np.ndarr
     return wire
 
 
-def _hops(fabric: Fabric, src: int, dst: int) -> list[ideal.Hop]:
+def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
     ports = fabric.world.ports
-    path = fabric.topology.path(src, dst)
+    path = fabric.topology.path(src_nic, dst_nic)
     return [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path]
 
 
-def ideal_flow_ps(fabric: Fabric, src: int, dst: int, size_bytes: int) -> int:
-    """Completion time of one message alone on the idle path between two hosts."""
-    hops, back = _hops(fabric, src, dst), _hops(fabric, dst, src)
-    if fabric.transport.startswith("ttpoe"):
+def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -> int:
+    """Completion time of one message alone on an idle path between two NICs: the first of the shortest."""
+    hops, back = _hops(fabric, src_nic, dst_nic), _hops(fabric, dst_nic, src_nic)
+    if fabric.profile.is_ttpoe:
         config = fabric.scenario.ttpoe
         frames = message_frames(world.TTPOE, config.mtu_bytes, size_bytes)
         last_bytes = size_bytes - (frames.count - 1) * config.mtu_bytes
@@ -182,8 +184,8 @@ def ideal_flow_ps(fabric: Fabric, src: int, dst: int, size_bytes: int) -> int:
 
 
 def has_one_receiver(fabric: Fabric) -> bool:
-    """Whether all messages go to one host, so that its line bounds them all."""
-    return len({message.dst for message in fabric.messages}) == 1
+    """Whether all messages go to one NIC, so that its line bounds them all."""
+    return len(np.unique(fabric.flow_nics[:, 1])) == 1
 
 
 def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
@@ -197,10 +199,10 @@ def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
     protocol = int(fabric.world.engine[0]["protocol"])
     total = 0
     reach: list[int] = []
-    for message in fabric.messages:
+    for message, nics in zip(fabric.messages, fabric.flow_nics.tolist(), strict=True):
         frames = message_frames(protocol, mtu_bytes, message.size_bytes)
         total += frames.total
-        hops = _hops(fabric, message.src, message.dst)
+        hops = _hops(fabric, *nics)
         reach.append(message.start_ps + ideal.control_path_ps(hops[:-1], frames.first))
     last = hops[-1]
     first_ps = min(message.start_ps for message in fabric.messages)
@@ -283,7 +285,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     w = fabric.world
     engine = w.engine[0]
     inside = check_conservation(w)
-    is_ttpoe = int(engine["protocol"]) == world.TTPOE
+    is_ttpoe = fabric.profile.is_ttpoe
     rows = (w.links if is_ttpoe else w.qps)[0::2]
     flows = np.zeros(len(w.flows), FLOW_RESULT)
     for name in ("size_bytes", "start_ps", "drops", "failure"):
@@ -298,13 +300,14 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     known: dict[tuple[object, ...], int] = {}
     ports = w.ports
     for k, message in enumerate(fabric.messages):
-        path = fabric.topology.path(message.src, message.dst)
+        path = fabric.topology.path(*fabric.flow_nics[k].tolist())
         key = (message.size_bytes, *((int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path))
         if flows["fct_rx_ps"][k] < 0:
             flows["ideal_ps"][k] = -1
             continue
         if key not in known:
-            known[key] = ideal_flow_ps(fabric, message.src, message.dst, message.size_bytes)
+            src_nic, dst_nic = fabric.flow_nics[k].tolist()
+            known[key] = ideal_flow_ps(fabric, src_nic, dst_nic, message.size_bytes)
         flows["ideal_ps"][k] = known[key]
 
     end_ps = int(engine["now_ps"])
@@ -343,6 +346,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "pauses": int(w.ingress["xoff_count"].sum()),
         "paused_ps": int(paused_ps.sum()),
         "pfc_frames": int(engine["pfc_frames"]),
+        "no_route": int(engine["no_route"]),
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
@@ -356,12 +360,14 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     extend(w.engine, w.series, end_ps)
     bucket_ps = int(engine["series_bucket_ps"])
     digest = hashlib.sha256()
-    digest.update(json.dumps([fabric.transport, fabric.seed, counters, causes], sort_keys=True).encode())
+    names = [fabric.transport, fabric.routing, fabric.seed]
+    digest.update(json.dumps([*names, counters, causes], sort_keys=True).encode())
     integers = (flows, queues["drops"], queues["max_bytes"], paused_ps, ingress["xoff_count"], ports["tx_bytes"])
     for array in integers:
         digest.update(np.ascontiguousarray(array).tobytes())
     return RunResult(
         transport=display_name(fabric),
+        routing=fabric.routing,
         seed=fabric.seed,
         status=status,
         flows=flows,
@@ -383,7 +389,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
 
 def display_name(fabric: Fabric) -> str:
     """The transport's name in tables; payloads above the specification's 1024 bytes make it ttpoe-jumbo."""
-    if fabric.transport.startswith("ttpoe") and fabric.scenario.ttpoe.mtu_bytes > 1024:
+    if fabric.profile.is_ttpoe and fabric.scenario.ttpoe.mtu_bytes > 1024:
         return fabric.transport.replace("ttpoe", "ttpoe-jumbo", 1)
     return fabric.transport
 

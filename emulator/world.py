@@ -27,7 +27,7 @@ ENGINE = np.dtype(
         "drain_bytes", "drain_ps",  # a reader takes so many bytes in so much time; 0 bytes: all at once
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps",
-        "answer_priority",
+        "answer_priority", "no_route",
     ),
     align=True,
 )
@@ -72,7 +72,8 @@ END = np.dtype(
     [
         ("timer_pending_ps", "i8"),  # the earliest timer event in the heap
         ("drain_from_ps", "i8"), ("drain_base_bytes", "i8"),  # the reader has been busy since, having read so much then
-        ("host", "i4"), ("port", "i4"), ("peer_host", "i4"),
+        ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
+        ("entropy", "i8"),  # 32-bit hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
     ],
     align=True,
@@ -125,7 +126,11 @@ class World(NamedTuple):
     params: np.ndarray
     qps: np.ndarray  # QP, (ends,) under RoCE, else (1,)
     roce_params: np.ndarray
-    routes: np.ndarray  # int32 (switches, hosts): the port towards a host
+    group_of: np.ndarray  # int32 (switches, nics): the group of ports towards a NIC
+    groups: np.ndarray  # GROUP
+    members: np.ndarray  # int32: ports, group by group
+    routing: np.ndarray  # ROUTING, (1,)
+    flowlets: np.ndarray  # FLOWLET
     kicks: np.ndarray  # int32 (ports,): ports to try at the end of this event
     bad_fcs_frames: np.ndarray  # int64: ordinals of frames to damage, port by port
     trace: np.ndarray

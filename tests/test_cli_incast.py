@@ -56,7 +56,7 @@ def strict(text: str) -> Any:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 RUN_KEYS = [
-    "transport", "seed", "flows", "finished", "fct_us", "makespan_us", "goodput_gbps", "goodput_limit_gbps",
+    "transport", "routing", "seed", "flows", "finished", "fct_us", "makespan_us", "goodput_gbps", "goodput_limit_gbps",
     "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "pauses", "paused_us", "max_queue_bytes",
     "resent_packets", "timeouts", "nack_fulls", "jain", "data_hops", "packet_hops", "events", "wall_s",
     "packet_hops_per_s", "digest",
@@ -81,7 +81,7 @@ def test_the_shape_of_the_json(ttpoe: Cli) -> None:
         assert 1 / 3 <= run["jain"] <= 1
         assert len(run["digest"]) == 64
     for row in told["summary"]:
-        assert list(row) == ["transport", "metric", "median", "ci95"]
+        assert list(row) == ["transport", "routing", "metric", "median", "ci95"]
     metrics = [row["metric"] for row in told["summary"] if row["transport"] == "roce"]
     assert {"fct_us_p99", "goodput_gbps", "slowdown_p99", "drops", "pauses", "jain"} <= set(metrics)
     for row in told["summary"]:

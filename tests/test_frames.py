@@ -30,7 +30,7 @@ HOSTS = np.array([0, -1, 1, -1])
 def make_builder(protocol: int, message_bytes: int = 10_000, **knobs: int) -> FrameBuilder:
     """Flow 0 from h1 to h0 and flow 1 from h0 to h1."""
     ends = np.zeros(4, world.END)
-    ends["host"] = [1, 0, 0, 1]
+    ends["nic"] = [1, 0, 0, 1]
     return FrameBuilder(PORTS, HOSTS, ends, protocol, seed=7, message_bytes=np.full(2, message_bytes), **knobs)
 
 
@@ -200,7 +200,7 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     })
     fabric = Fabric(scenario, request.param, 1, capture=frozenset(PORTS))
     builder = FrameBuilder(
-        fabric.topology.port_names, fabric.topology.port_host, fabric.world.ends,
+        fabric.topology.port_names, fabric.topology.port_nic, fabric.world.ends,
         int(fabric.world.engine[0]["protocol"]), seed=1, message_bytes=fabric.world.flows["size_bytes"])
     directory = tmp_path_factory.mktemp("captured") / "new" / request.param
     kept = []
@@ -336,7 +336,7 @@ def test_scapy_reads_the_fields_and_agrees_on_every_icrc(captured: Captured) -> 
                 assert (packet[AETH].syndrome, packet[AETH].msn) == (syndrome, msn)
                 naks += syndrome == roce.SYNDROME_NAK_SEQUENCE
             assert 0xC000 <= packet[UDP].sport <= 0xFFFF
-            assert packet.src == wire.format_mac(host_mac(int(captured.fabric.world.ends["host"][row["end"] ^ 1])))
+            assert packet.src == wire.format_mac(host_mac(int(captured.fabric.world.ends["nic"][row["end"] ^ 1])))
             for layer, name in ((BTH, "icrc"), (IP, "chksum"), (IP, "len"), (UDP, "len")):
                 delattr(packet[layer], name)
             assert bytes(packet) == frame.data

@@ -82,7 +82,7 @@ class FrameBuilder:
     ----------
     port_names : sequence of str
         All ports, in the order of the run.
-    port_host : int array, shape (ports,)
+    port_nic : int array, shape (ports,)
         The host a port belongs to, or -1 for a switch's.
     ends : END array, shape (2 * flows,)
         Only ``host`` is read.
@@ -97,7 +97,7 @@ class FrameBuilder:
     """
 
     def __init__(
-        self, port_names: Sequence[str], port_host: np.ndarray, ends: np.ndarray, protocol: int, *, seed: int,
+        self, port_names: Sequence[str], port_nic: np.ndarray, ends: np.ndarray, protocol: int, *, seed: int,
         message_bytes: np.ndarray, ecn: int = 0,
     ) -> None:
         if protocol not in (TTPOE, ROCE):
@@ -107,9 +107,9 @@ class FrameBuilder:
         if not 0 <= ecn <= 3:
             raise ValueError(f"ecn is {ecn}; the field holds 0 to 3")
         self.port_names = tuple(port_names)
-        owners = enumerate(np.asarray(port_host).tolist())
+        owners = enumerate(np.asarray(port_nic).tolist())
         self._port_macs = [host_mac(host) if host >= 0 else switch_mac(port) for port, host in owners]
-        self._hosts: list[int] = ends["host"].tolist()
+        self._nics: list[int] = ends["nic"].tolist()
         self._protocol = int(protocol)
         self._seed = seed
         self._message_bytes: list[int] = np.asarray(message_bytes).tolist()
@@ -144,7 +144,7 @@ class FrameBuilder:
         head = self._ttpoe.get(key)
         if head is None:
             header = wire.make_header(
-                dst_mac=host_mac(self._hosts[end]), src_mac=host_mac(self._hosts[end ^ 1]), opcode=opcode, vc=vc,
+                dst_mac=host_mac(self._nics[end]), src_mac=host_mac(self._nics[end ^ 1]), opcode=opcode, vc=vc,
                 tx_seq=0, rx_seq=0, payload_bytes=payload_bytes,
             )
             head = self._ttpoe[key] = wire.build(header)[:52]  # up to the sequence ids
@@ -172,7 +172,7 @@ class FrameBuilder:
         self, end: int, priority: int, opcode: int, payload_bytes: int
     ) -> tuple[bytes, int, int, bytes, int]:
         """Bytes up to the PSN's word, their ICRC so far, the acknowledge request, RETH, and bytes of padding."""
-        flow, source, destination = end >> 1, self._hosts[end ^ 1], self._hosts[end]
+        flow, source, destination = end >> 1, self._nics[end ^ 1], self._nics[end]
         pad = -payload_bytes % 4
         extended = 4 if opcode == ACKNOWLEDGE else 16 if opcode in (WRITE_FIRST, WRITE_ONLY) else 0
         udp_bytes = 8 + 12 + extended + payload_bytes + pad + 4

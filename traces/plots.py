@@ -46,8 +46,8 @@ def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> N
     Parameters
     ----------
     results : sequence of RunResult
-        Runs of one scenario. Runs of the same transport are pooled over their seeds in the CDF and the goodput; the
-        panels over time show the first seed of each transport.
+        Runs of one scenario. Runs of the same transport and routing are pooled over their seeds in the CDF and the
+        goodput; the panels over time show the first seed of each.
     path : str or PathLike
         Written beside and renamed.
 
@@ -60,8 +60,10 @@ def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> N
     if not results:
         raise ValueError("there is no result to plot; give at least one")
     groups: dict[str, list[RunResult]] = {}
+    several = len({result.routing for result in results}) > 1
     for result in results:
-        groups.setdefault(result.transport, []).append(result)
+        label = f"{result.transport}, {result.routing}" if several else result.transport
+        groups.setdefault(label, []).append(result)
     unknown = iter(_OTHERS * (1 + len(groups)))
     styles: dict[str, _Style] = {name: _STYLES.get(name.replace("-jumbo", "")) or next(unknown) for name in groups}
 

@@ -15,8 +15,8 @@ from ttpoe.files import replacing
 from ttpoe.state import Failure
 
 FLOW_COLUMNS = (
-    "transport", "seed", "flow", "sender", "receiver", "size_bytes", "start_us", "fct_rx_us", "fct_tx_us", "ideal_us",
-    "slowdown", "goodput_gbps", "drops", "resent_packets", "timeouts", "nack_fulls", "failure",
+    "transport", "routing", "seed", "flow", "sender", "receiver", "size_bytes", "start_us", "fct_rx_us", "fct_tx_us",
+    "ideal_us", "slowdown", "goodput_gbps", "drops", "resent_packets", "timeouts", "nack_fulls", "failure",
 )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def write_flows(path: Path, results: list[RunResult]) -> None:
                 src, dst, size, start, fct_rx, fct_tx, ideal, drops, resent, timeouts, fulls, failure = flow
                 is_done = fct_rx > 0
                 writer.writerow((
-                    result.transport, result.seed, name, f"h{src}", f"h{dst}", size,
+                    result.transport, result.routing, result.seed, name, f"h{src}", f"h{dst}", size,
                     exact_us(start), exact_us(fct_rx), exact_us(fct_tx), exact_us(ideal),
                     f"{fct_rx / ideal:.6f}" if is_done else "", f"{size * 8000 / fct_rx:.6f}" if is_done else "",
                     drops, resent, timeouts, fulls, Failure(failure).name.lower() if failure else "",
@@ -49,30 +49,30 @@ def report(results: list[RunResult]) -> dict[str, Any]:
 
 
 def write_ports(path: Path, results: list[RunResult]) -> None:
-    """One row a port, of each transport's first run; docs/formats.md describes the columns."""
-    first = {result.transport: result for result in reversed(results)}
+    """One row a port, of the first run of each transport and routing; docs/formats.md describes the columns."""
+    first = {(result.transport, result.routing): result for result in reversed(results)}
     with replacing(path) as file:
         writer = csv.writer(file, lineterminator="\n")
-        for k, (transport, result) in enumerate(reversed(first.items())):
+        for k, (which, result) in enumerate(reversed(first.items())):
             if k == 0:
-                writer.writerow(["transport", "seed", *result.ports[0]])
-            writer.writerows([transport, result.seed, *port.values()] for port in result.ports)
+                writer.writerow(["transport", "routing", "seed", *result.ports[0]])
+            writer.writerows([*which, result.seed, *port.values()] for port in result.ports)
 
 
 def write_results(
     path: Path, scenario: ScenarioConfig, results: list[RunResult], *, version: str, is_interrupted: bool
 ) -> None:
-    """The scenario, every run with its counters, and the ports of each transport's first run."""
+    """The scenario, every run with its counters, and the ports of the first run of each transport and routing."""
     told = report(results)
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for row, result in zip(told["runs"], results, strict=True):
         row["status"] = result.status.name.lower()
         row["setup_s"] = result.setup_s
         row["unfinished"] = result.unfinished
         row["errors"] = result.errors
         row["counters"] = result.counters
-        if result.transport not in seen:
-            seen.add(result.transport)
+        if (result.transport, result.routing) not in seen:
+            seen.add((result.transport, result.routing))
             row["ports"] = result.ports
     with replacing(path) as file:
         head = {"ttpoe": version, "scenario": asdict(scenario), "is_interrupted": is_interrupted}

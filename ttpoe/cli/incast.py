@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ttpoe.cli.types import RATE, SIZE, TIME, output_options
+from ttpoe.cli.types import RATE, SIZE, TIME, names, output_options, set_field
 from ttpoe.state import CONGESTION_CONTROLS
 
 _OPTIONS = {
@@ -29,16 +29,6 @@ _OPTIONS = {
     "repeat": "--repeat",
     "capture": "--capture",
 }
-
-
-def _set(values: dict[str, Any], field: str, value: Any) -> None:
-    """Set ``a.b`` in nested plain values, if an option was given."""
-    if value is None:
-        return
-    *path, name = field.split(".")
-    for part in path:
-        values = values.setdefault(part, {})
-    values[name] = value
 
 
 @click.command()
@@ -71,20 +61,20 @@ def command(
     from ttpoe.cli.experiment import run_scenario, usage_error
 
     values: dict[str, Any] = {"name": "incast", "workload": {"kind": "incast"}}
-    _set(values, "transports", None if transport is None else [t.strip() for t in transport.split(",") if t.strip()])
-    _set(values, "workload.senders", senders)
-    _set(values, "workload.size_bytes", size)
-    _set(values, "workload.jitter_ps", jitter)
-    _set(values, "link.rate_bps", rate)
-    _set(values, "link.delay_ps", delay)
-    _set(values, "switch.buffer_bytes", buffer)
-    _set(values, "ttpoe.mtu_bytes", mtu)
-    _set(values, "roce.mtu_bytes", mtu)
-    _set(values, "ttpoe.window_bytes", window)
-    _set(values, "ttpoe.congestion_control", congestion_control)
-    _set(values, "hosts.drain_rate_bps", drain_rate)
-    _set(values, "seed", seed)
-    _set(values, "repeat", repeat)
+    set_field(values, "transports", names(transport))
+    set_field(values, "workload.senders", senders)
+    set_field(values, "workload.size_bytes", size)
+    set_field(values, "workload.jitter_ps", jitter)
+    set_field(values, "link.rate_bps", rate)
+    set_field(values, "link.delay_ps", delay)
+    set_field(values, "switch.buffer_bytes", buffer)
+    set_field(values, "ttpoe.mtu_bytes", mtu)
+    set_field(values, "roce.mtu_bytes", mtu)
+    set_field(values, "ttpoe.window_bytes", window)
+    set_field(values, "ttpoe.congestion_control", congestion_control)
+    set_field(values, "hosts.drain_rate_bps", drain_rate)
+    set_field(values, "seed", seed)
+    set_field(values, "repeat", repeat)
     try:
         scenario = make_scenario(values)
     except ConfigError as error:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import ttpoe
-from ttpoe.aio import _now_ps as now_ps
+from ttpoe.clock import now_ps
 from ttpoe.config import EndpointConfig
 from ttpoe.fsm import Opcode
 from ttpoe.pause import ALL, PortPause, build_pause, parse_mac_control, quanta_of
@@ -46,6 +46,11 @@ def test_every_cut_of_a_frame_is_malformed():
         body = build_pause(PEER, quanta)[14:]
         for size in range(len(body)):
             assert (parse_mac_control(body[:size])[1] is not None) == (size >= shortest)
+
+
+def test_a_pause_too_long_for_a_frame_is_our_fault():
+    with pytest.raises(ValueError, match="65536 quanta does not fit"):
+        build_pause(PEER, {0: 65536})
 
 
 def test_times_of_priorities_that_are_not_enabled_mean_nothing():
@@ -172,41 +177,41 @@ async def until(condition) -> None:
 @pytest.mark.parametrize("priority", [ALL, 0])
 async def test_a_sender_pauses_until_the_time_is_over(veth, priority):
     async with open_streams(veth) as (a, b, stream, peer, sent):
-        b.send_pause(300 * PS_PER_MS, priority)
-        await until(lambda: a.pause.pauses)
-        before, until_ps = len(sent), a.pause.until_ps
+        b.port.send_pause(300 * PS_PER_MS, priority)
+        await until(lambda: a.port.pause.pauses)
+        before, until_ps = len(sent), a.port.pause.until_ps
         stream.write(b"x" * 5000)
         assert await peer.readexactly(5000) == b"x" * 5000
         assert sent[before][0] >= until_ps
-        assert a.paused_ps >= 300 * PS_PER_MS
-        assert (a.pause.pauses, a.pause.resumes, a.sans_io.counters()["payloads_resent"]) == (1, 0, 0)
+        assert a.port.paused_ps >= 300 * PS_PER_MS
+        assert (a.port.pause.pauses, a.port.pause.resumes, a.sans_io.counters()["payloads_resent"]) == (1, 0, 0)
 
 
 @root
 @pytest.mark.parametrize("priority", [ALL, 0])
 async def test_a_time_of_zero_resumes_at_once(veth, priority):
     async with open_streams(veth) as (a, b, stream, peer, _):
-        b.send_pause(3 * PS_PER_S, priority)
-        await until(lambda: a.pause.pauses)
+        b.port.send_pause(3 * PS_PER_S, priority)
+        await until(lambda: a.port.pause.pauses)
         stream.write(b"x" * 5000)
         await asyncio.sleep(0.02)
         assert peer.link.readable_bytes == 0
-        b.send_pause(0, priority)
+        b.port.send_pause(0, priority)
         await peer.readexactly(5000)
-        assert a.pause.resumes == 1
-        assert 0 < a.paused_ps < 3 * PS_PER_S
+        assert a.port.pause.resumes == 1
+        assert 0 < a.port.paused_ps < 3 * PS_PER_S
 
 
 @root
 async def test_answers_wait_as_well(veth):
     async with open_streams(veth) as (a, b, stream, peer, sent):
-        b.send_pause(PS_PER_S, ALL)
-        await until(lambda: a.pause.pauses)
+        b.port.send_pause(PS_PER_S, ALL)
+        await until(lambda: a.port.pause.pauses)
         before = len(sent)
         peer.write(b"x")
         assert await stream.readexactly(1) == b"x", "receiving goes on"
         assert sent[before:] == []
-        b.send_pause(0, ALL)
+        b.port.send_pause(0, ALL)
         await until(lambda: peer.link.unacknowledged_bytes == 0)
         assert sent[before][1] == Opcode.ACK
 
@@ -215,32 +220,32 @@ async def test_answers_wait_as_well(veth):
 async def test_timeouts_wait_for_the_end_of_a_pause(veth):
     """The retry limit counts nothing that was not sent: an OPEN outlasts a pause much longer than its timeouts."""
     async with open_streams(veth, retry_limit=1, rto_initial_ps=20 * PS_PER_MS) as (a, b, _, _, _):
-        b.send_pause(500 * PS_PER_MS, 0)
-        await until(lambda: a.pause.pauses)
+        b.port.send_pause(500 * PS_PER_MS, 0)
+        await until(lambda: a.port.pause.pauses)
         stream = await a.connect(b.mac, 1)
-        assert a.paused_ps >= 500 * PS_PER_MS
+        assert a.port.paused_ps >= 500 * PS_PER_MS
         assert stream.link.counters()["timeouts"] <= 1, "the one that was due when the pause began to end"
 
 
 @root
 async def test_other_priorities_and_malformed_frames_do_not_stop_it(veth):
     async with open_streams(veth) as (a, b, stream, peer, _):
-        b.send_pause(300 * PS_PER_MS, 5)
+        b.port.send_pause(300 * PS_PER_MS, 5)
         b._sock.send(build_pause(b.mac, {ALL: 65535})[:16])
         b._sock.send(build_pause(b.mac, {ALL: 65535}).replace(GROUP, b"\xff" * 6))
         await until(lambda: a.drops().get("mac_control_malformed") == 2)
         stream.write(b"x")
         await peer.readexactly(1)
-        assert (a.pause.pauses, a.paused_ps) == (0, 0)
+        assert (a.port.pause.pauses, a.port.paused_ps) == (0, 0)
 
 
 @root
 async def test_pauses_are_ignored_unless_asked_for(veth):
     async with open_streams(veth, honour_pause=False) as (a, b, stream, peer, _):
-        b.send_pause(300 * PS_PER_MS, ALL)
+        b.port.send_pause(300 * PS_PER_MS, ALL)
         stream.write(b"x")
         await peer.readexactly(1)
-        assert (a.pause, a.paused_ps) == (None, 0)
+        assert (a.port.pause, a.port.paused_ps) == (None, 0)
 
 
 @root
@@ -250,7 +255,7 @@ async def test_a_transfer_under_many_pauses_is_whole(veth):
 
         async def pause_often() -> None:
             while True:
-                b.send_pause(2 * PS_PER_MS, 0)
+                b.port.send_pause(2 * PS_PER_MS, 0)
                 await asyncio.sleep(0.005)
 
         async def send() -> None:
@@ -261,8 +266,8 @@ async def test_a_transfer_under_many_pauses_is_whole(veth):
         _, got = await asyncio.gather(send(), peer.readexactly(len(data)))
         pauser.cancel()
         assert got == data
-        assert a.pause.pauses > 0
-        assert a.paused_ps >= 2 * PS_PER_MS
+        assert a.port.pause.pauses > 0
+        assert a.port.paused_ps >= 2 * PS_PER_MS
 
 
 @root

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import time
 
+from ttpoe.clock import loop_time_s, now_ps
 from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import BATCH_FRAMES, Endpoint, warm_up
 from ttpoe.errors import InterfaceError, LocalProtocolError, TTPoEError
@@ -18,28 +18,15 @@ from ttpoe.inlet import Inlet, Tap
 from ttpoe.ipv4 import format_ipv4, parse_ipv4
 from ttpoe.link import Link
 from ttpoe.machine import MAX_ANSWERS
-from ttpoe.pause import PortPause, build_pause, quanta_of
+from ttpoe.port import Port
 from ttpoe.rawsock import RawSocket
 from ttpoe.stream import Closing, Listener, Stream
-from ttpoe.units import NEVER, PS_PER_NS, PS_PER_S
+from ttpoe.units import NEVER
 from ttpoe.wire import Mode, format_mac, parse_mac
 
 _BATCHES_PER_TURN = 4  # then the loop serves others: readers must not starve behind a busy socket
 _SENDS_PER_TURN = 32  # a NACK is then heeded before much more is sent behind the gap
-_DEFAULT_RATE_BPS = 10 * 10**9  # where neither config nor interface tell: what veth pairs say of themselves
 _LINGER_S = 0.1  # a lost CLOSE_ACK is asked for again after the peer's timeout, 20 ms on a short path
-
-
-_EPOCH_NS = time.monotonic_ns()
-
-
-def _now_ps() -> int:
-    """Since this process began: `NEVER` is 53 days, and machines are up for longer."""
-    return (time.monotonic_ns() - _EPOCH_NS) * PS_PER_NS
-
-
-def _loop_time_s(time_ps: int) -> float:
-    return _EPOCH_NS / 1e9 + time_ps / PS_PER_S
 
 
 class AsyncEndpoint(Closing):
@@ -61,8 +48,8 @@ class AsyncEndpoint(Closing):
         Links and counters.
     send_drops : int
         Frames that the interface did not take: its queue was full, or it was down.
-    pause : PortPause or None
-        What PAUSE and PFC frames have told, if the socket takes them.
+    port : Port
+        What PAUSE and PFC frames have told.
     """
 
     def __init__(
@@ -76,9 +63,7 @@ class AsyncEndpoint(Closing):
         self.sans_io = Endpoint(sock.mac, config, ip=sock.ip, slot_bytes=sock.slot_bytes)
         self.send_drops = 0
         self._sock = sock
-        self.pause: PortPause | None = None
-        if sock.control_sock is not None:
-            self.pause = PortPause(sock.mac, self._rate_bps, self.sans_io.config.pfc_priority)
+        self.port = Port(sock, self.sans_io.config)
         self._inlet = Inlet(self.sans_io, impairment, tap)
         self._tap = tap
         self._loop = asyncio.get_running_loop()
@@ -134,9 +119,9 @@ class AsyncEndpoint(Closing):
             self.sans_io.check_peer_ip(ip)
             mac = await self._sock.resolve(ip)
             self._check_open()
-            link = self.sans_io.connect(mac, vc, _now_ps(), peer_ip=ip)
+            link = self.sans_io.connect(mac, vc, now_ps(), peer_ip=ip)
         else:
-            link = self.sans_io.connect(parse_mac(peer) if isinstance(peer, str) else peer, vc, _now_ps())
+            link = self.sans_io.connect(parse_mac(peer) if isinstance(peer, str) else peer, vc, now_ps())
         stream = self._streams[link] = Stream(self, link)
         self._flush()
         try:
@@ -235,39 +220,15 @@ class AsyncEndpoint(Closing):
         counts = self.sans_io.drops()
         counts["vlan_tagged"] = counts.get("vlan_tagged", 0) + self._sock.vlan_tagged
         counts["kernel"] = self._sock.kernel_drops
-        if self.pause is not None:
-            counts["mac_control_malformed"] = self.pause.malformed
+        if self.port.pause is not None:
+            counts["mac_control_malformed"] = self.port.pause.malformed
         return {name: count for name, count in counts.items() if count}
-
-    # PAUSE
-
-    @property
-    def _rate_bps(self) -> int:
-        return self.sans_io.config.line_rate_bps or self._sock.ask_rate_bps() or _DEFAULT_RATE_BPS
-
-    @property
-    def paused_ps(self) -> int:
-        """Time that PAUSE and PFC frames have kept us from sending."""
-        return 0 if self.pause is None else self.pause.paused_ps(_now_ps())
-
-    def send_pause(self, time_ps: int, priority: int) -> None:
-        """Have the port at the other end of our line stop sending for a time, or go on if that is 0.
-
-        Parameters
-        ----------
-        time_ps : int
-            Counted in quanta, of which there may be 65535.
-        priority : int
-            Named in a PFC frame, or `ttpoe.pause.ALL` for a PAUSE, which stops all.
-        """
-        self._check_open()
-        self._sock.send(build_pause(self.mac, {priority: quanta_of(time_ps, self._rate_bps)}))
 
     # For streams
 
     def close_link(self, link: Link) -> None:
         """Close a link in order."""
-        self.sans_io.close(link, _now_ps())
+        self.sans_io.close(link, now_ps())
         self._flush()
 
     def forget_link(self, link: Link) -> None:
@@ -302,7 +263,7 @@ class AsyncEndpoint(Closing):
             except OSError as error:
                 if self._is_fatal(error):
                     return
-            if self._inlet.take(n, _now_ps()):
+            if self._inlet.take(n, now_ps()):
                 self.schedule_turn()
             self._flush()
             if n < BATCH_FRAMES or self._error is not None:
@@ -314,15 +275,15 @@ class AsyncEndpoint(Closing):
         Nothing at all goes out of a paused port, not even answers: PAUSE stops all frames, and PFC their priority.
         """
         self._spread_events()
-        if self._is_paused(_now_ps()):
+        if self.port.is_paused():
             self._arm_timer()
             return
         send, poll_transmit, tap = self._sock.send, self.sans_io.poll_transmit, self._tap
-        now_ps = _now_ps()
+        at_ps = now_ps()
         frame: bytes | memoryview | None = self._unsent
         self._unsent = None
         for _ in range(self.sans_io.answers_waiting + _SENDS_PER_TURN):
-            if frame is None and (frame := poll_transmit(now_ps)) is None:
+            if frame is None and (frame := poll_transmit(at_ps)) is None:
                 break
             try:
                 send(frame)
@@ -340,14 +301,6 @@ class AsyncEndpoint(Closing):
         else:
             self.schedule_turn()
         self._arm_timer()
-
-    def _is_paused(self, now_ps: int) -> bool:
-        """Whether a PAUSE or PFC that has arrived by now forbids to send."""
-        if self.pause is None:
-            return False
-        for frame in self._sock.receive_control():
-            self.pause.take(frame, now_ps)
-        return self.pause.is_paused(now_ps)
 
     def _on_writable(self) -> None:
         self._loop.remove_writer(self._sock)
@@ -375,8 +328,9 @@ class AsyncEndpoint(Closing):
     def _arm_timer(self) -> None:
         """Have a timer fire at the earliest deadline, or before: then it is armed anew."""
         deadline_ps = self.sans_io.next_deadline_ps()
-        if self.pause is not None and self.pause.is_paused(_now_ps()):
-            deadline_ps = self.pause.until_ps  # timeouts wait: what they would send again may not go out
+        pause = self.port.pause
+        if pause is not None and pause.is_paused(now_ps()):
+            deadline_ps = pause.until_ps  # timeouts wait: what they would send again may not go out
         elif self.sans_io.answers_room < MAX_ANSWERS:
             return  # nothing can be done about a timeout until the socket takes frames again
         deadline_ps = min(deadline_ps, self._inlet.next_deadline_ps())
@@ -384,15 +338,15 @@ class AsyncEndpoint(Closing):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at_ps = deadline_ps
-            self._timer = self._loop.call_at(_loop_time_s(deadline_ps), self._on_timer)
+            self._timer = self._loop.call_at(loop_time_s(deadline_ps), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         self._turn()  # on a busy host the answer that the timer waits for may lie in the socket
         self._timer_at_ps = NEVER
         if self._error is None:
-            if not self._is_paused(_now_ps()):
-                self.sans_io.handle_timeout(_now_ps())
+            if not self.port.is_paused():
+                self.sans_io.handle_timeout(now_ps())
             self._flush()
 
 

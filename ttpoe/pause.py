@@ -48,6 +48,8 @@ def parse_mac_control(body: bytes | bytearray | memoryview) -> tuple[int, dict[i
 
 def build_pause(src_mac: int, quanta: Mapping[int, int]) -> bytes:
     """PFC frame with quanta by priority, or a PAUSE if the one priority is `ALL`; padded to 60 bytes, without FCS."""
+    if any(not 0 <= time <= MAX_QUANTA for time in quanta.values()):
+        raise ValueError(f"a pause of {max(quanta.values())} quanta does not fit into a frame; at most {MAX_QUANTA} do")
     if ALL in quanta:
         body = struct.pack(">2H", OPCODE_PAUSE, quanta[ALL])
     else:

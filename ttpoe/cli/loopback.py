@@ -142,8 +142,8 @@ class _Transfer:
             report.nack_fulls = link["nack_fulls_received"]
             if link["srtt_ps"]:
                 report.rtt_min_us, report.srtt_us = link["min_rtt_ps"] / PS_PER_US, link["srtt_ps"] / PS_PER_US
-        if sender.pause is not None:
-            report.pauses, report.paused_us = sender.pause.pauses, sender.paused_ps / PS_PER_US
+        if sender.port.pause is not None:
+            report.pauses, report.paused_us = sender.port.pause.pauses, sender.port.paused_ps / PS_PER_US
         report.dropped_at_sender, report.dropped_at_receiver = sender.drops(), receiver.drops()
         both = (report.dropped_at_sender, report.dropped_at_receiver)
         report.kernel_drops = sum(drops.pop("kernel", 0) for drops in both)
@@ -192,7 +192,7 @@ async def _pause(receiver: AsyncEndpoint, every_ps: int, for_ps: int) -> None:
     while True:
         await asyncio.sleep(every_ps / PS_PER_S)
         with suppress(OSError):  # a line that is down or full
-            receiver.send_pause(for_ps, priority=0)
+            receiver.port.send_pause(for_ps, priority=0)
 
 
 @asynccontextmanager

@@ -56,7 +56,7 @@ REFERENCE = (
 )  # fmt: skip
 """A peer that the module understands, and that bears all of the module's ways, without those that lose data."""
 MODULE = ~(Rule.CLOSE_ANY_ID | Rule.NACK_EITHER)
-"""The module itself, faults included: a stand-in for it. CLOSE_TWICE and NACK_RESENDS leave those two nothing to say."""
+"""The module itself, faults included. CLOSE_TWICE and NACK_RESENDS leave the two others nothing to say."""
 
 PROFILES = ("spec", "reference", "module")
 """Names of the profiles, as a user types them; :meth:`ttpoe.config.EndpointConfig.profile` makes them."""

@@ -16,8 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from ttpoe._jit import kernel
+from ttpoe.control import end
 from ttpoe.fsm import Opcode, State
-from ttpoe.machine import end_link, is_repeated_open
+from ttpoe.receiving import is_repeated_open
 from ttpoe.sequence import seq_add, seq_diff
 from ttpoe.state import Failure
 from ttpoe.units import NEVER
@@ -96,7 +97,7 @@ def on_idle(link, guard, params, now_ps, out, n_out):
     """
     if guard["probes"] > params["retry_limit"]:
         link["retries"] = guard["probes"]
-        end_link(link, _RETRY_LIMIT)
+        end(link, _RETRY_LIMIT)
         return n_out
     return _ask(link, guard, params, now_ps, out, n_out)
 
@@ -119,6 +120,7 @@ def screen(link, guard, params, frame, now_ps, out):
     - NACK_NOLINK ends the link if it answers our question, or names the oldest id that waits for its ACK. Of an open
       link no other is believed: a peer that is gone gets that id again within a timeout, and a stranger has to guess
       one id, not one of a window.
+    - Under rules of the reference module ids tell nothing, so the machine has all of its frames.
     - CLOSE with ids that this peer cannot send is stale, and one that comes while our OPEN is out: it may be of an
       earlier link, and if not, it comes again when the OPEN is answered.
 
@@ -136,6 +138,11 @@ def screen(link, guard, params, frame, now_ps, out):
         `PASS`, or the rows of ``out`` that are the answer.
     """
     opcode = int(frame["opcode"])
+    if link["rules"] != 0 and opcode != _ACK:
+        if opcode != _OPEN and opcode != _NACK_NOLINK:
+            guard["heard_at_ps"] = now_ps
+            guard["probes"] = 0
+        return PASS
     if opcode == _OPEN:
         if link["state"] < _S_OPEN or is_repeated_open(link, frame["tx_seq"]):
             return PASS
@@ -148,7 +155,7 @@ def screen(link, guard, params, frame, now_ps, out):
                 return PASS
             link["dropped_lost"] += 1
             return 0
-        end_link(link, _LINK_DOWN if guard["is_challenge"] == 0 else _PEER_RESTARTED)
+        end(link, _LINK_DOWN if guard["is_challenge"] == 0 else _PEER_RESTARTED)
         return 0
     if opcode == _OPEN_NACK:
         return PASS

@@ -130,7 +130,7 @@ class EndpointConfig:
             fields = {
                 "rules": MODULE, "mtu_bytes": 1008, "rto_initial_ps": timeout_ps, "rto_min_ps": timeout_ps,
                 "rto_max_ps": timeout_ps, "open_timeout_ps": 250 * PS_PER_MS, "close_timeout_ps": 500 * PS_PER_MS,
-                "retry_limit": 1000, "tail_loss_probe": False,
+                "retry_limit": 1000, "tail_loss_probe": False, "idle_timeout_ps": NEVER,
             }  # fmt: skip
         return cls(**fields | changes)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from ttpoe.config import EndpointConfig
-from ttpoe.constants import MAX_VC
+from ttpoe.constants import MAX_VC, SEQ_MASK
 from ttpoe.errors import LocalProtocolError, RemoteProtocolError, check_status, failure_error
 from ttpoe.fsm import Opcode, State
 from ttpoe.guard import GUARD, pick_victim
 from ttpoe.ipv4 import format_ipv4
 from ttpoe.ipv4 import make_header as make_ipv4_header
 from ttpoe.machine import on_read_at, on_submit_at, release_at
+from ttpoe.rules import Rule
 from ttpoe.state import LINK, POOL, SENT, Failure, init_links, make_params, ring_slots
 from ttpoe.tagtable import put_row, remove_row, tag_set_at
 from ttpoe.units import NEVER
@@ -93,9 +94,14 @@ class LinkRows:
         if not put_row(self.tags, self.set_bits, address, vc, row):
             return 0
         self._free.pop()
-        init_links(self._new_link, initial_seq, vc, self.params, self._slots)
         self._reset(row, row + 1)
-        self.links["rx_limit_bytes"][row] = self._receive_buffer_bytes
+        links = self.links
+        links["vc"][row] = vc
+        if not links["rules"][row] & Rule.START_AT_ONE:
+            links["initial_seq"][row] = initial_seq
+            for name in ("tx_una", "tx_next", "tx_max"):
+                links[name][row] = initial_seq + 1 & SEQ_MASK
+        links["rx_limit_bytes"][row] = self._receive_buffer_bytes
         self.guards[row] = (is_passive, now_ps, now_ps, 0, 0, 0, 0)
         header = self.headers
         header[row] = self._own_header[0]

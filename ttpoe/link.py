@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ttpoe.config import EndpointConfig
-from ttpoe.constants import MAX_VC
+from ttpoe.constants import MAX_VC, SEQ_MASK
 from ttpoe.errors import LocalProtocolError, RemoteProtocolError, check_status, failure_error
 from ttpoe.fsm import Opcode, State
 from ttpoe.guard import GUARD, pick_victim
@@ -91,9 +91,13 @@ class LinkRows:
         if not put_row(self.tags, self.set_bits, address, vc, row):
             return 0
         self._free.pop()
-        init_links(self._new_link, initial_seq, vc, self.params, self._slots)
         self._reset(row, row + 1)
-        self.links["rx_limit_bytes"][row] = self._receive_buffer_bytes
+        links = self.links
+        links["vc"][row] = vc
+        links["initial_seq"][row] = initial_seq
+        for name in ("tx_una", "tx_next", "tx_max"):
+            links[name][row] = initial_seq + 1 & SEQ_MASK
+        links["rx_limit_bytes"][row] = self._receive_buffer_bytes
         self.guards[row] = (is_passive, now_ps, now_ps, 0, 0, 0, 0)
         header = self.headers
         header[row] = self._own_header[0]

@@ -253,6 +253,7 @@ def test_a_dead_line_ends_by_the_retry_limit():
         (["--mtu", "65490"], "--mtu"),
         (["--mtu", "0"], "--mtu"),
         (["--mtu", "1024", "--window", "1000"], "--window"),
+        (["--mtu", "1025", "--profile", "reference"], "--mtu is 1025; the reference module takes at most 1024"),
         (["--vc", "3"], "--vc"),
         (["--seed", "-1"], "--seed"),
         (["--timeout", "3"], "--timeout"),

@@ -301,6 +301,7 @@ async def test_what_a_malicious_sender_can_do(machines, data, status, message, f
         (["send", os.devnull, "--to", "host"], 2, "'host' is no address"),
         (["send", os.devnull], 2, "--to"),
         (["send", os.devnull, "--to", "10.0.0.2", "--mtu", "1024", "--window", "1kB"], 2, "--window"),
+        (["recv", "--out", "x", "--mtu", "4kB", "--profile", "reference"], 2, "takes at most 1024"),
         (["send", os.devnull, "--to", "10.0.0.1"], 1, "10.0.0.1 is not the address of one peer"),
         (["send", os.devnull, "--to", "10.0.0.2", "--interface", "eth9"], 1, "there is no interface 'eth9'"),
         (["recv"], 2, "--out"),

@@ -35,10 +35,10 @@ def _hash(state):
 
 @kernel(inline=True)
 def _is_same(one, other):
-    for k in range(STATE_BYTES):
-        if one[k] != other[k]:
-            return False
-    return True
+    k = 0
+    while k < STATE_BYTES and one[k] == other[k]:
+        k += 1
+    return k == STATE_BYTES
 
 
 @kernel
@@ -69,15 +69,13 @@ def index_states(states, n_states, table):
 
 
 @kernel(export=True)
-def pack_first(w, states, table, progress):
-    """Make what is in ``w`` the first state."""
-    progress[0]["violation"] = pack(w, states[0])
-    _find_or_add(states, 0, table)
-    progress[0]["n_states"] = 1
+def pack_at(w, states, i):
+    """:func:`ttpoe.check.step.pack` into ``states[i]``."""
+    return pack(w, states[i])
 
 
 @kernel(export=True)
-def expand(w, states, first, last, table, parents, steps, sources, targets, progress):
+def expand(w, states, first, last, table, parents, steps, sources, targets, edge_steps, progress):
     """Take every step from states ``first`` to ``last - 1``, until a promise breaks.
 
     Parameters
@@ -90,7 +88,7 @@ def expand(w, states, first, last, table, parents, steps, sources, targets, prog
     table : int32 array, modified in place
     parents, steps : int32 and int16 arrays, one per state, modified in place
         Whence each state was first reached, by which step: ``32 * side + kind``.
-    sources, targets : int32 arrays, modified in place
+    sources, targets, edge_steps : int32, int32 and int16 arrays, modified in place
         Edges of steps that need no trouble and no wish. Where the machine asks a full peer again though its reader
         could have read, the target is ``-1 - state``.
     progress : PROGRESS array, shape (1,), modified in place
@@ -138,6 +136,7 @@ def expand(w, states, first, last, table, parents, steps, sources, targets, prog
                 if (FAIR_MASK >> kind) & 1 != 0:
                     sources[n_edges] = i
                     targets[n_edges] = -1 - j if is_asking_again else j
+                    edge_steps[n_edges] = 32 * side + kind
                     n_edges += 1
         if is_over:
             unpack(w, states[i])
@@ -209,9 +208,3 @@ def unpack_at(w, states, i):
 def take_step_at(w, side, kind):
     """:func:`ttpoe.check.step.take_step`, for a chart."""
     return take_step(w, side, kind)
-
-
-@kernel(export=True)
-def enabled_steps_at(w, side):
-    """:func:`ttpoe.check.step.enabled_steps`, for a chart."""
-    return enabled_steps(w, side)

@@ -58,7 +58,9 @@ COUNTERS = tuple(_FIELDS[Kept.FIXED].split())[13:]
 GUARDED_LINK = np.dtype([*((name, "i8") for name in LINK.names or ()), ("removed_rule", "i8")], align=True)
 """LINK, and which rule the kernels of :mod:`ttpoe.check.rules` do without; 0: none."""
 
-OWNER = np.dtype([(name, "i8") for name in ("opens", "submits", "closes", "incarnation", "delivered_bytes", "timed_out")])
+OWNER = np.dtype(
+    [(name, "i8") for name in ("opens", "submits", "closes", "incarnation", "delivered_bytes", "timed_out")]
+)
 """What an owner may still do; how often its end was made new; what of its stream reached the peer's owner; and whether
 its timer ran out last, while the peer's was running: then it is the peer's turn."""
 
@@ -68,8 +70,9 @@ BUDGET = np.dtype([(name, "i8") for name in ("losses", "duplicates", "delays", "
 FLIGHT = np.dtype([(name, "i8") for name in ("opcode", "tx_seq", "rx_seq", "payload_bytes", "start_byte")])
 """A frame between the ends, and where its payload begins in its sender's stream, as real payload would show."""
 
-MODEL = np.dtype([(name, "i8") for name in ("trouble", "crashes", "submit_bytes", "line_frames")])
-"""Bounds that steps look at: losses, delays and early timeouts together; crashes; bytes a submit; PAYLOAD a line."""
+MODEL = np.dtype([(name, "i8") for name in ("trouble", "duplicates", "crashes", "submit_bytes", "line_frames")])
+"""Bounds that steps look at: losses, delays and early timeouts together; copies; crashes; bytes of a submit; frames
+on a line from which on a PAYLOAD waits."""
 
 SLOTS = 4
 """Unacknowledged ids a link may have."""

@@ -132,12 +132,13 @@ def make_world(bounds: Bounds, removed_rule: int = 0, poison: int = 0) -> World:
     for name in BUDGET.names or ():
         budget[name] = getattr(b, name)
     model = np.zeros(1, MODEL)
-    model[0] = (b.losses + b.delays + b.early_timeouts, b.crashes, b.submit_bytes, b.line_frames)
+    model[0] = (b.losses + b.delays + b.early_timeouts, b.duplicates, b.crashes, b.submit_bytes, b.line_frames)
     pools = np.zeros(2, POOL)
     pools["limit_bytes"] = NEVER
     return World(
-        links=links, words=words, fresh=words.copy(), kinds=np.array([KEPT.get(name, Kept.FIXED) for name in names], np.int8),
-        ring=ring, pools=pools, params=params, inbox=np.zeros(1, FRAME), out=np.zeros(4, FRAME), owners=owners,
+        links=links, words=words, fresh=words.copy(),
+        kinds=np.array([KEPT.get(name, Kept.FIXED) for name in names], np.int8), ring=ring,
+        pools=pools, params=params, inbox=np.zeros(1, FRAME), out=np.zeros(4, FRAME), owners=owners,
         budget=budget, line=np.zeros((2, LINE + 1), FLIGHT), late=np.zeros((2, LATE + 1), FLIGHT),
         counts=np.zeros((2, 2), np.int64), bases=bases, model=model,
     )  # fmt: skip
@@ -158,11 +159,10 @@ class Result:
     seconds: float = 0.0
     is_whole: bool = True
     """Every state within the bounds was visited."""
-    rounds: int = 0
-    """States from which the ends can go round for ever while readers wait; 0 where nobody is slow."""
     violation: Violation = Violation.NONE
     way: list[tuple[int, int]] = field(default_factory=list)
-    """Steps to the broken promise, as (side, kind); a violation in a state itself comes after the last."""
+    """Steps to the broken promise, as (side, kind); where a state has no good end, ``depth`` of them lead to it and the
+    others go on from there, until a state comes again."""
 
 
 class Search:
@@ -190,7 +190,10 @@ class Search:
         self.table = np.full(1 << 13, -1, np.int32)
         self.sources = np.zeros(1 << 13, np.int32)
         self.targets = np.zeros(1 << 13, np.int32)
-        kernels.pack_first(self.world, self.states, self.table, self.progress)
+        self.edge_steps = np.zeros(1 << 13, np.int16)
+        kernels.pack_at(self.world, self.states, 0)
+        self.progress["n_states"] = 1
+        kernels.index_states(self.states, 1, self.table)
 
     @property
     def n_states(self) -> int:
@@ -213,7 +216,7 @@ class Search:
             self._make_room(last - done)
             self.kernels.expand(
                 self.world, self.states, done, last, self.table, self.parents, self.steps, self.sources, self.targets,
-                self.progress,
+                self.edge_steps, self.progress,
             )  # fmt: skip
             if self.progress["violation"][0]:
                 result.violation = Violation(int(self.progress["violation"][0]))
@@ -250,6 +253,7 @@ class Search:
         while int(self.progress["n_edges"][0]) + more > len(self.sources):
             self.sources = np.concatenate((self.sources, np.zeros_like(self.sources)))
             self.targets = np.concatenate((self.targets, np.zeros_like(self.targets)))
+            self.edge_steps = np.concatenate((self.edge_steps, np.zeros_like(self.edge_steps)))
 
     def _way_to(self, state: int) -> list[tuple[int, int]]:
         way = []
@@ -272,17 +276,30 @@ class Search:
         self.kernels.reach_back(*_into(sources, targets, n), is_reached, queue, ends.size)
         if not is_reached.all():
             result.violation = Violation.ENDLESS
-            result.way = self._way_to(int(np.argmin(is_reached)))
+            self._go_round(result, is_reached == 0, sources, targets, self.edge_steps[:m])
         else:
-            sources, targets = sources[is_fair], targets[is_fair]
+            sources, targets, steps = sources[is_fair], targets[is_fair], self.edge_steps[:m][is_fair]
             n_ways = np.bincount(sources, minlength=n).astype(np.int32)
             ends = np.flatnonzero(n_ways == 0)
             queue[: ends.size] = ends
             if self.kernels.peel(*_into(sources, targets, n), n_ways, queue, ends.size) < n:
                 result.violation = Violation.CIRCLE
-                result.way = self._way_to(int(np.argmax(n_ways > 0)))
-        if result.violation:
-            result.depth = len(result.way)
+                self._go_round(result, n_ways > 0, sources, targets, steps)
+
+    def _go_round(
+        self, result: Result, is_bad: np.ndarray, sources: np.ndarray, targets: np.ndarray, steps: np.ndarray
+    ) -> None:
+        """The way to the first bad state, and from there over bad ones until one comes again."""
+        state = int(np.argmax(is_bad))
+        result.way = self._way_to(state)
+        result.depth = len(result.way)
+        seen = set()
+        while state not in seen:
+            seen.add(state)
+            first, last = np.searchsorted(sources, (state, state + 1))  # edges lie in the order of their sources
+            edge = next(e for e in range(first, last) if is_bad[targets[e]])
+            result.way.append(divmod(int(steps[edge]), 32))
+            state = int(targets[edge])
 
 
 def _into(sources: np.ndarray, targets: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -290,5 +307,3 @@ def _into(sources: np.ndarray, targets: np.ndarray, n: int) -> tuple[np.ndarray,
     offsets = np.zeros(n + 1, np.int64)
     np.cumsum(np.bincount(targets, minlength=n), out=offsets[1:])
     return offsets, sources[np.argsort(targets, kind="stable")]
-
-

@@ -320,14 +320,14 @@ def renew(w, side):
     w.pools[side]["held_bytes"] = 0
 
 
-@kernel(inline=True)
+@kernel
 def _can_poll(w, side):
     if w.counts[1 - side, 0] >= w.model[0]["line_frames"]:
         return False
     return next_payload_bytes(w.links[side], w.pools[side], w.params[0], w.ring) > 0
 
 
-@kernel(inline=True)
+@kernel
 def _may_be_early(w, side, flight):
     """A NACK of an id that was sent again: it may be about an earlier pass, and only the clock tells."""
     link = w.links[side]
@@ -379,7 +379,8 @@ def enabled_steps(w, side):
         mask |= 1 << (_LATE + k)
         if _may_be_early(w, side, w.late[side, k]):
             mask |= 1 << (_LATE_EARLY + k)
-    if budget["crashes"] > 0 and state != _CLOSED and owner["incarnation"] + 1 < INCARNATIONS:
+    was_used = state != _CLOSED or link["has_ended"] != 0
+    if budget["crashes"] > 0 and was_used and owner["incarnation"] + 1 < INCARNATIONS:
         mask |= 1 << _CRASH
     return mask
 
@@ -440,7 +441,6 @@ def _deliver(w, side):
             break
         # The owner is told; the endpoint makes the row new and hands it the same frame, as ttpoe.batch does
         renew(w, side)
-        w.owners[side]["submits"] = 0
     delivered = link["rx_bytes"] - before
     if delivered != 0:
         peer = 1 - side
@@ -462,6 +462,7 @@ def take_step(w, side, kind):
     owner = w.owners[side]
     budget = w.budget[0]
     code = 0
+    had_ended = link["has_ended"]
     if kind == _DO_OPEN:
         owner["opens"] -= 1
         code = _emit(w, side, on_open(link, NOW_PS, w.out, 0), 0)
@@ -521,7 +522,7 @@ def take_step(w, side, kind):
         owner["opens"] = 0
         owner["submits"] = 0
         owner["closes"] = 0
-    return _watch(w, side)
+    return _watch(w, side, had_ended)
 
 
 # Promises
@@ -535,10 +536,15 @@ def _has_reason(w, side):
     model = w.model[0]
     budget = w.budget[0]
     failure = link["failure"]
+    trouble = model["trouble"] - budget["losses"] - budget["delays"] - budget["early_timeouts"]
     if budget["crashes"] != model["crashes"]:
-        return True
+        # Not the end that it was linked to; or copies and stragglers of frames from before the crash, which no id of
+        # two messages can tell from news
+        if (link["rx_seq"] - peer["initial_seq"]) & SEQ_MASK >= SPAN or failure == _F_REFUSED:
+            return True
+        if trouble != 0 or budget["duplicates"] != model["duplicates"]:
+            return True
     if failure == _F_RETRY_LIMIT:
-        trouble = model["trouble"] - budget["losses"] - budget["delays"] - budget["early_timeouts"]
         # A frame costs three timeouts at most: its own, one of a resend that came before the OPEN_ACK, and one of a
         # resend that came while the peer's CLOSE was unanswered
         return 3 * trouble > w.params[0]["retry_limit"] or (peer["has_ended"] != 0 and peer["failure"] != 0)
@@ -546,11 +552,11 @@ def _has_reason(w, side):
         return peer["has_ended"] != 0
     if failure == _F_REFUSED or failure == _F_CLOSED_UNSENT:
         return peer["is_closing"] != 0 or peer["has_ended"] != 0
-    return False
+    return failure == _F_PEER_RESTARTED and budget["crashes"] != model["crashes"]
 
 
 @kernel
-def _watch(w, side):
+def _watch(w, side, had_ended):
     """What must hold after every step, of the link that took it."""
     link = w.links[side]
     params = w.params[0]
@@ -563,7 +569,7 @@ def _watch(w, side):
             return _V_UNDRIVEN
         if link["failure"] == 0 and link["acked_bytes"] != link["submitted_bytes"]:
             return _V_UNTOLD
-        if link["failure"] != 0 and not _has_reason(w, side):
+        if link["failure"] != 0 and had_ended == 0 and not _has_reason(w, side):
             return _V_GAVE_UP
     elif link["failure"] != 0:
         return _V_REVIVED

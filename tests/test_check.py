@@ -1,4 +1,4 @@
-"""The search itself: that it visits what it should, finds what is taken out, and says so; and that the machine passes."""
+"""The search: that it visits what it should, finds what is taken out, and says so; and that the machine passes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from world import Rig
 
-from ttpoe.check import RULES, SCENARIOS, Bounds, Search, Violation, draw_chart, removable
+from ttpoe.check import REMOVALS, SCENARIOS, Bounds, Search, Violation, draw_chart, removable
 from ttpoe.check import expand as kernels
-from ttpoe.check import rules as rules_room
+from ttpoe.check import removals as removals_room
 from ttpoe.check.layout import COUNTERS, KEPT, STATE_BYTES, Kept, Step
 from ttpoe.check.search import make_world
 from ttpoe.fsm import Opcode, State
@@ -35,9 +35,7 @@ def test_no_promise_breaks(name):
     assert result.states > 10_000
 
 
-@pytest.mark.parametrize(
-    "seqs", [(0, 0), (0xFFFFFFFF, 0xFFFFFFFD), (0x7FFFFFFF, 0xFFFFFFFE), (12345, 54321)], ids=lambda s: f"{s[0]:x}-{s[1]:x}"
-)  # fmt: skip
+@pytest.mark.parametrize("seqs", [(0, 0), (0xFFFFFFFF, 0xFFFFFFFD), (0x7FFFFFFF, 0xFFFFFFFE), (12345, 54321)])
 def test_where_the_ids_begin_makes_no_difference(seqs):
     assert figures(Search(replace(SMALL, initial_seqs=seqs))) == figures(Search(SMALL))
 
@@ -113,9 +111,9 @@ def test_the_copy_with_removable_rules_is_the_machine():
 # Rules taken out
 
 
-@pytest.mark.parametrize("number", range(1, len(RULES) + 1), ids=[rule.name for rule in RULES])
+@pytest.mark.parametrize("number", range(1, len(REMOVALS) + 1), ids=[rule.name for rule in REMOVALS])
 def test_without_a_rule_a_promise_breaks(number):
-    rule = RULES[number - 1]
+    rule = REMOVALS[number - 1]
     assert Search(rule.bounds, kernels=removable()).run().violation is Violation.NONE
     broken = Search(rule.bounds, kernels=removable(), removed_rule=number).run()
     assert broken.violation is not Violation.NONE
@@ -125,23 +123,23 @@ def test_without_a_rule_a_promise_breaks(number):
 
 
 def test_a_rule_that_is_not_in_the_source_is_an_error(monkeypatch):
-    lost = replace(RULES[0], source="seq_add(link, 17)")
-    monkeypatch.setattr(rules_room, "RULES", (*RULES[1:], lost))
+    lost = replace(REMOVALS[0], source="seq_add(link, 17)")
+    monkeypatch.setattr(removals_room, "REMOVALS", (*REMOVALS[1:], lost))
     with pytest.raises(LookupError, match="is 0 times in on_timeout"):
         removable.__wrapped__()
 
 
 def test_the_search_finds_the_shortest_way():
-    number = [rule.name for rule in RULES].index("in-order") + 1
-    result = Search(RULES[number - 1].bounds, kernels=removable(), removed_rule=number).run()
+    number = [rule.name for rule in REMOVALS].index("in-order") + 1
+    result = Search(REMOVALS[number - 1].bounds, kernels=removable(), removed_rule=number).run()
     # open, its answer, two submits and two PAYLOAD, the first lost, the second delivered
     assert result.violation is Violation.WRONG_BYTES
     assert result.depth == 9
 
 
 def test_a_chart():
-    number = [rule.name for rule in RULES].index("passing-ships") + 1
-    search = Search(RULES[number - 1].bounds, kernels=removable(), removed_rule=number)
+    number = [rule.name for rule in REMOVALS].index("passing-ships") + 1
+    search = Search(REMOVALS[number - 1].bounds, kernels=removable(), removed_rule=number)
     lines = draw_chart(search.run(), kernels=removable(), removed_rule=number).splitlines()
     assert lines[0].split() == ["A", "|", "|", "B"]
     assert lines[1].split("|")[0].strip() == lines[1].split("|")[2].strip() == State.CLOSED.name

@@ -23,7 +23,7 @@ def run(*words: str | Path, interpreted: bool = True) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize(
-    ("name", "runs", "length", "coverage"), [("parser", 20_000, 1200, 200), ("listener", 1_500, 200, 400)]
+    ("name", "runs", "length", "coverage"), [("parser", 20_000, 1200, 60), ("listener", 1_500, 200, 400)]
 )
 def test_fuzz(name, runs, length, coverage, tmp_path):
     corpus = tmp_path / "corpus"

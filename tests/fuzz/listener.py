@@ -22,7 +22,7 @@ with atheris.instrument_imports(
 
 from ttpoe.config import EndpointConfig
 from ttpoe.errors import LocalProtocolError, RemoteProtocolError
-from ttpoe.fsm import Opcode
+from ttpoe.fsm import Opcode, State
 from ttpoe.units import NEVER, PS_PER_MS
 from ttpoe.wire import build, make_header, parse
 
@@ -162,8 +162,11 @@ class Run:
             if what == 2:
                 try:
                     link.submit(script.bytes(script.number(1, 20)) or b"x")
-                except (LocalProtocolError, RemoteProtocolError):
+                except LocalProtocolError:
                     if not (link.has_ended or link.field("is_closing")):
+                        raise
+                except RemoteProtocolError:
+                    if not link.has_ended and link.state is not State.CLOSE_RECD:
                         raise
             elif what == 3:
                 self.read(link, script.number(-1, 9))
@@ -212,7 +215,8 @@ class Run:
 HEAR, OWN, WAIT, _ = range(4)
 SEEDS = {
     # opcode, base, (link,) tx - base + 2, rx - tx_una + 2 of peer 0 on channel 0, and what the owner does in between
-    "data": [HEAR, 0, 0, 0, 2, 0, OWN, 0, *(b for k in (3, 4, 4, 6, 5) for b in (HEAR, 0, 6, 0, 0, k, 0)), OWN, 3, 0, 0],
+    "data": [HEAR, 0, 0, 0, 2, 0, OWN, 0, *(b for k in (3, 4, 4, 6, 5) for b in (HEAR, 0, 6, 0, 0, k, 0)),
+             OWN, 3, 0, 0],
     "answers": [HEAR, 0, 0, 0, 2, 0, OWN, 0, OWN, 2, 0, 19, *range(20), HEAR, 0, 7, 0, 0, 0, 2, HEAR, 0, 8, 0, 0, 0, 3,
                 HEAR, 0, 9, 0, 0, 0, 2, WAIT, 9, WAIT, 10, WAIT, 11, WAIT, 12],
     "close": [HEAR, 0, 0, 0, 2, 0, OWN, 0, OWN, 2, 0, 1, 7, 7, HEAR, 0, 3, 0, 0, 3, 1, HEAR, 0, 7, 0, 0, 0, 2,

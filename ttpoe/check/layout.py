@@ -56,7 +56,7 @@ COUNTERS = tuple(_FIELDS[Kept.FIXED].split())[13:]
 """Fields that no rule reads: a test fills them with anything and finds the same states."""
 
 GUARDED_LINK = np.dtype([*((name, "i8") for name in LINK.names or ()), ("removed_rule", "i8")], align=True)
-"""LINK, and which rule the kernels of :mod:`ttpoe.check.rules` do without; 0: none."""
+"""LINK, and which rule the kernels of :mod:`ttpoe.check.removals` do without; 0: none."""
 
 OWNER = np.dtype(
     [(name, "i8") for name in ("opens", "submits", "closes", "incarnation", "delivered_bytes", "timed_out")]

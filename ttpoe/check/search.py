@@ -105,7 +105,7 @@ def make_world(bounds: Bounds, removed_rule: int = 0, poison: int = 0) -> World:
     ----------
     bounds : Bounds
     removed_rule : int
-        For the kernels of :mod:`ttpoe.check.rules`; 0 for all rules.
+        For the kernels of :mod:`ttpoe.check.removals`; 0 for all rules.
     poison : int
         What counters begin each step with: no rule may read them, so no figure of the search may depend on it.
     """

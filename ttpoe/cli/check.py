@@ -60,6 +60,7 @@ class _Job:
     name: str
     bounds: Any
     number: int = 0
+    says: str = ""
 
 
 @click.command()
@@ -103,12 +104,13 @@ def command(
 
 def _list_jobs(scenarios: tuple[str, ...], rule: str | None, changes: dict[str, Any]) -> list[_Job]:
     """What to search, or UsageError."""
-    from ttpoe.check import RULES, SCENARIOS
+    from ttpoe.check import REMOVALS, SCENARIOS
 
     for name in scenarios:
         if name not in SCENARIOS:
             raise click.UsageError(f"there is no scenario {name!r}; choose from {', '.join(SCENARIOS)}")
-    numbers = {known.name: number for number, known in enumerate(RULES, start=1)}
+    numbers = {known.name: number for number, known in enumerate(REMOVALS, start=1)}
+    says = {known.name: known.says for known in REMOVALS}
     if rule is not None and rule != "all" and rule not in numbers:
         raise click.UsageError(f"--without: there is no rule {rule!r}; choose from all, {', '.join(numbers)}")
     if rule is None:
@@ -116,9 +118,13 @@ def _list_jobs(scenarios: tuple[str, ...], rule: str | None, changes: dict[str, 
     elif scenarios and rule == "all":
         raise click.UsageError("--without all searches each rule within bounds of its own; leave out the scenarios")
     elif scenarios:
-        jobs = [_Job(f"{name} without {rule}", SCENARIOS[name], numbers[rule]) for name in scenarios]
+        jobs = [_Job(f"{name} without {rule}", SCENARIOS[name], numbers[rule], says[rule]) for name in scenarios]
     else:
-        jobs = [_Job(each.name, each.bounds, numbers[each.name]) for each in RULES if rule in ("all", each.name)]
+        jobs = [
+            _Job(each.name, each.bounds, numbers[each.name], each.says)
+            for each in REMOVALS
+            if rule in ("all", each.name)
+        ]
     try:
         return [replace(job, bounds=replace(job.bounds, **changes)) for job in jobs]
     except ValueError as error:
@@ -145,7 +151,8 @@ def _tell(job: _Job, result: Any, chart: str) -> dict[str, Any]:
     from ttpoe.check import SAYS
 
     return {
-        "name": job.name, "bounds": asdict(job.bounds), "states": result.states, "steps": result.steps,
+        "name": job.name, "without": job.says or None, "bounds": asdict(job.bounds),
+        "states": result.states, "steps": result.steps,
         "depth": result.depth, "seconds": round(result.seconds, 3), "is_whole": result.is_whole, "cut": result.cut,
         "violation": result.violation.name if result.violation else None,
         "says": SAYS.get(result.violation), "chart": chart.splitlines(),
@@ -159,17 +166,27 @@ def _print_table(results: list[tuple[_Job, Any, str]], *, with_charts: bool) -> 
     from ttpoe.check import SAYS
 
     table = Table()
-    for heading in ("", "states", "steps", "depth", "s"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    has_rules = any(job.number for job, _, _ in results)
+    if has_rules:
+        table.add_column("without the rule that", overflow="fold", min_width=30)
+    for heading in ("states", "steps", "depth", "s"):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("broken promise", overflow="fold")
     for job, result, _ in results:
         verdict = SAYS.get(result.violation) or ("none" if result.is_whole else "none so far: --max-states")
         if result.cut:
             verdict += f"; {result.cut:,} steps were not followed, since a line was full"
         table.add_row(
-            job.name, f"{result.states:,}", f"{result.steps:,}", str(result.depth), f"{result.seconds:.1f}", verdict
+            job.name,
+            *[job.says] * has_rules,
+            f"{result.states:,}",
+            f"{result.steps:,}",
+            str(result.depth),
+            f"{result.seconds:.1f}",
+            verdict,
         )
-    Console(width=None if sys.stdout.isatty() else 110).print(table)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
     for job, _, chart in results if with_charts else ():
         if chart:
             click.echo(f"\n{job.name}\n\n{chart}")

@@ -25,7 +25,7 @@ _OWN = "ttpoe.check."
 
 
 @dataclass(frozen=True)
-class Rule:
+class Removal:
     """One rule of the machine, and bounds within which its absence shows.
 
     Attributes
@@ -53,68 +53,68 @@ class Rule:
 _BOTH = Bounds(submits=(1, 1), closes=(1, 1))
 _FULL = Bounds(submits=(2, 0), reader_bytes=(0, 1), losses=0)
 
-RULES = (
-    Rule("open-replay", "the timer sends OPEN again", "on_timeout",
-         'return send(link, _OPEN, link["initial_seq"], 0, out, n_out)', "return n_out"),
-    Rule("open-duplicate", "an OPEN with an id used before is a duplicate", "receive_open",
-         '(link["rx_seq"] - seq) & SEQ_MASK > link["payloads_received"]', "True"),
-    Rule("open-restart", "an OPEN with any other id is a peer that began anew", "receive_open",
-         '(link["rx_seq"] - seq) & SEQ_MASK > link["payloads_received"]', "False", Bounds(crashes=1, losses=0)),
-    Rule("passing-ships", "an OPEN does not open an end that waits for its OPEN_ACK", "receive_open",
-         "int(RECEIVED[_OPEN, state, 1])", "int(RECEIVED[_OPEN_ACK, _S_OPEN_SENT, 1])",
-         Bounds(opens=(1, 1), submits=(1, 1), closes=(1, 1))),
-    Rule("open-ack-id", "an OPEN_ACK must name our OPEN", "on_frame",
-         'frame["rx_seq"] != link["initial_seq"]', "False",
-         Bounds(submits=(0, 1), closes=(0, 0), crashes=1, losses=0), times=2),
-    Rule("ended-stays", "an ended link answers OPEN with OPEN_NACK", "receive_open",
-         'link["has_ended"] != 0', "False", Bounds(submits=(0, 0), closes=(1, 0), losses=0, duplicates=1)),
-    Rule("nolink-proof", "NACK_NOLINK is believed only once the peer was known to be open", "on_frame",
-         'A_ and B_ and C_["end_byte"] > link["proven_at_byte"]', "A_ and B_", Bounds(submits=(0, 1))),
-    Rule("serial-compare", "ids are compared as serial numbers that wrap", "*",
-         "seq_diff(X_, Y_)", "X_ - Y_", Bounds(losses=0), times=0),
-    Rule("in-order", "only the next id is delivered", "receive_payload",
-         'distance > 1 or closing_unanswered or frame["payload_bytes"] == 0',
-         'closing_unanswered or frame["payload_bytes"] == 0'),
-    Rule("duplicate-ack", "a PAYLOAD that was delivered already is acknowledged again", "receive_payload",
-         "return send(link, _ACK, 0, seq, out, n_out)", "return n_out"),
-    Rule("stale-ack", "an ACK of what was acknowledged before changes nothing", "receive_ack",
-         'seq_diff(seq, link["tx_una"]) < 0', "False", Bounds(duplicates=1, losses=0)),
-    Rule("window", "no more is cut than the window has room for", "next_payload_bytes",
-         "length > window_room_bytes(link, pool, params) or length > flight_room_bytes(link)",
-         "length > flight_room_bytes(link)", Bounds(submits=(3, 0), losses=0)),
-    Rule("timer-starts", "the first PAYLOAD in flight starts the timer", "poll_payload",
-         'link["timer_at_ps"] == NEVER', "False"),
-    Rule("resend", "the timer has everything unacknowledged sent again", "on_timeout", "go_back(link)", "0"),
-    Rule("retry-limit", "past the retry limit the link ends and the owner is told", "on_timeout",
-         "back_off(link, params) != 0", "back_off(link, params) < 0", Bounds(submits=(1, 0), crashes=1)),
-    Rule("full-asks", "a timer asks a full peer again", "hold",
-         'now_ps + link["full_wait_ps"]', "NEVER", _FULL),
-    Rule("full-is-alive", "asking a full peer again is no retry: it is alive", "on_timeout",
-         'link["peer_room_bytes"] == 0', "False", _FULL),
-    Rule("empty-takes-any", "an empty buffer takes any payload", "receive_payload",
-         'link["rx_bytes"] != link["rx_read_bytes"]', "True",
-         Bounds(submits=(1, 0), submit_bytes=2, mtu_bytes=2, reader_bytes=(0, 1), losses=0)),
-    Rule("close-after-data", "CLOSE waits until all that was submitted is acknowledged", "close_if_idle",
-         'A_ and B_ and link["acked_bytes"] == link["submitted_bytes"]', "A_ and B_"),
-    Rule("close-nack", "CLOSE is refused while ids are unacknowledged", "receive_close",
-         'link["tx_una"] != link["tx_max"]', "False", _BOTH),
-    Rule("close-again", "CLOSE goes out again when the last id that the peer promised has come", "receive_payload",
-         'link["rx_closing_seq"] == seq', "False", Bounds(submits=(0, 1), closes=(1, 0), losses=0)),
-    Rule("close-nack-late", "a CLOSE_NACK that comes after its data has CLOSE sent again", "on_frame",
-         'seq_diff(link["rx_seq"], frame["tx_seq"]) >= 0', "False",
-         Bounds(submits=(0, 1), closes=(1, 0), losses=1, duplicates=1)),
-    Rule("close-recd-timer", "an end that was asked to close waits with a timer", "on_frame",
-         'link["state"] == _S_CLOSE_RECD and link["timer_at_ps"] == NEVER', "False", _BOTH),
-    Rule("close-crossing", "two CLOSE that cross are both acknowledged", "receive_close",
-         "ahead == 0 or ahead == 1", "False", Bounds(submits=(0, 0), closes=(1, 1), losses=0)),
-    Rule("close-answered", "an end that has closed still answers CLOSE", "on_frame",
-         'n_out = send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)', "n_out"),
-    Rule("close-replay", "the timer sends CLOSE again", "on_timeout",
-         "return send_close(link, now_ps, out, n_out)", "return n_out"),
-    Rule("unsent-is-told", "an owner whose bytes were not acknowledged is told so", "end",
-         'failure == 0 and link["acked_bytes"] != link["submitted_bytes"]', "False", _BOTH),
+REMOVALS = (
+    Removal("open-replay", "the timer sends OPEN again", "on_timeout",
+            'return send(link, _OPEN, link["initial_seq"], 0, out, n_out)', "return n_out"),
+    Removal("open-duplicate", "an OPEN with an id used before is a duplicate", "receive_open",
+            '(link["rx_seq"] - seq) & SEQ_MASK > link["payloads_received"]', "True"),
+    Removal("open-restart", "an OPEN with any other id is a peer that began anew", "receive_open",
+            '(link["rx_seq"] - seq) & SEQ_MASK > link["payloads_received"]', "False", Bounds(crashes=1, losses=0)),
+    Removal("passing-ships", "an OPEN does not open an end that waits for its OPEN_ACK", "receive_open",
+            "int(RECEIVED[_OPEN, state, 1])", "int(RECEIVED[_OPEN_ACK, _S_OPEN_SENT, 1])",
+            Bounds(opens=(1, 1), submits=(1, 1), closes=(1, 1))),
+    Removal("open-ack-id", "an OPEN_ACK must name our OPEN", "on_frame",
+            'frame["rx_seq"] != link["initial_seq"]', "False",
+            Bounds(submits=(0, 1), closes=(0, 0), crashes=1, losses=0), times=2),
+    Removal("ended-stays", "an ended link answers OPEN with OPEN_NACK", "receive_open",
+            'link["has_ended"] != 0', "False", Bounds(submits=(0, 0), closes=(1, 0), losses=0, duplicates=1)),
+    Removal("nolink-proof", "NACK_NOLINK is believed only once the peer was known to be open", "on_frame",
+            'A_ and B_ and C_["end_byte"] > link["proven_at_byte"]', "A_ and B_", Bounds(submits=(0, 1))),
+    Removal("serial-compare", "ids are compared as serial numbers that wrap", "*",
+            "seq_diff(X_, Y_)", "X_ - Y_", Bounds(losses=0), times=0),
+    Removal("in-order", "only the next id is delivered", "receive_payload",
+            'distance > 1 or closing_unanswered or frame["payload_bytes"] == 0',
+            'closing_unanswered or frame["payload_bytes"] == 0'),
+    Removal("duplicate-ack", "a PAYLOAD that was delivered already is acknowledged again", "receive_payload",
+            "return send(link, _ACK, 0, seq, out, n_out)", "return n_out"),
+    Removal("stale-ack", "an ACK of what was acknowledged before changes nothing", "receive_ack",
+            'seq_diff(seq, link["tx_una"]) < 0', "False", Bounds(duplicates=1, losses=0)),
+    Removal("window", "no more is cut than the window has room for", "next_payload_bytes",
+            "length > window_room_bytes(link, pool, params) or length > flight_room_bytes(link)",
+            "length > flight_room_bytes(link)", Bounds(submits=(3, 0), losses=0)),
+    Removal("timer-starts", "the first PAYLOAD in flight starts the timer", "poll_payload",
+            'link["timer_at_ps"] == NEVER', "False"),
+    Removal("resend", "the timer has everything unacknowledged sent again", "on_timeout", "go_back(link)", "0"),
+    Removal("retry-limit", "past the retry limit the link ends and the owner is told", "on_timeout",
+            "back_off(link, params) != 0", "back_off(link, params) < 0", Bounds(submits=(1, 0), crashes=1)),
+    Removal("full-asks", "a timer asks a full peer again", "hold",
+            'now_ps + link["full_wait_ps"]', "NEVER", _FULL),
+    Removal("full-is-alive", "asking a full peer again is no retry: it is alive", "on_timeout",
+            'link["peer_room_bytes"] == 0', "False", _FULL),
+    Removal("empty-takes-any", "an empty buffer takes any payload", "receive_payload",
+            'link["rx_bytes"] != link["rx_read_bytes"]', "True",
+            Bounds(submits=(1, 0), submit_bytes=2, mtu_bytes=2, reader_bytes=(0, 1), losses=0)),
+    Removal("close-after-data", "CLOSE waits until all that was submitted is acknowledged", "close_if_idle",
+            'A_ and B_ and link["acked_bytes"] == link["submitted_bytes"]', "A_ and B_"),
+    Removal("close-nack", "CLOSE is refused while ids are unacknowledged", "receive_close",
+            'link["tx_una"] != link["tx_max"]', "False", _BOTH),
+    Removal("close-again", "CLOSE goes out again when the last id that the peer promised has come", "receive_payload",
+            'link["rx_closing_seq"] == seq', "False", Bounds(submits=(0, 1), closes=(1, 0), losses=0)),
+    Removal("close-nack-late", "a CLOSE_NACK that comes after its data has CLOSE sent again", "on_frame",
+            'seq_diff(link["rx_seq"], frame["tx_seq"]) >= 0', "False",
+            Bounds(submits=(0, 1), closes=(1, 0), losses=1, duplicates=1)),
+    Removal("close-recd-timer", "an end that was asked to close waits with a timer", "on_frame",
+            'link["state"] == _S_CLOSE_RECD and link["timer_at_ps"] == NEVER', "False", _BOTH),
+    Removal("close-crossing", "two CLOSE that cross are both acknowledged", "receive_close",
+            "ahead == 0 or ahead == 1", "False", Bounds(submits=(0, 0), closes=(1, 1), losses=0)),
+    Removal("close-answered", "an end that has closed still answers CLOSE", "on_frame",
+            'n_out = send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)', "n_out"),
+    Removal("close-replay", "the timer sends CLOSE again", "on_timeout",
+            "return send_close(link, now_ps, out, n_out)", "return n_out"),
+    Removal("unsent-is-told", "an owner whose bytes were not acknowledged is told so", "end",
+            'failure == 0 and link["acked_bytes"] != link["submitted_bytes"]', "False", _BOTH),
 )  # fmt: skip
-"""The rules, in the order of the exchange. ``link["removed_rule"]`` is a rule's place here, from 1."""
+"""In the order of an exchange. ``link["removed_rule"]`` is a rule's place here, from 1."""
 
 
 def _matches(pattern: Any, node: Any, bound: dict[str, ast.expr]) -> bool:
@@ -151,7 +151,7 @@ class _Guard(ast.NodeTransformer):
         self.found = found
         self.rules = [
             (number, rule, ast.parse(rule.source).body[0], rule.instead)
-            for number, rule in enumerate(RULES, start=1)
+            for number, rule in enumerate(REMOVALS, start=1)
             if rule.function in (function, "*")
         ]
 
@@ -217,12 +217,12 @@ def removable() -> ModuleType:
     Raises
     ------
     LookupError
-        An expression of `RULES` is not in the kernels as often as it says.
+        An expression of `REMOVALS` is not in the kernels as often as it says.
     """
     found: Counter[str] = Counter()
     module = _load(_ROOT, {}, found)
     assert module is not None
-    for rule in RULES:
+    for rule in REMOVALS:
         if found[rule.name] == 0 or rule.times not in (0, found[rule.name]):
             raise LookupError(
                 f"rule {rule.name!r}: {rule.source!r} is {found[rule.name]} times in {rule.function}, not {rule.times}"

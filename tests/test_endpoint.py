@@ -330,6 +330,27 @@ def test_forgotten_link_is_down_for_the_peer():
     assert "does not know this link" in str(link.error)
 
 
+def test_link_lost_right_after_the_proof_is_down_within_two_longest_timeouts():
+    """All that is in flight was first sent before the peer was known to be open; the retry limit would take 14 s."""
+    pair = WirePair()
+    link = pair.a.connect(MAC_B, 2, 0)
+    pair.settle()
+    link.submit(b"x" * 10_000)
+    pair.step()
+    accepted = pair.b.accept()
+    assert accepted is not None
+    first = pair.b.poll_transmit(pair.now_ps)  # the ACK of the first frame alone gets through
+    assert first is not None
+    pair.b.forget(accepted)
+    pair.a.receive([bytes(first)], pair.now_ps)
+    while (frame := pair.b.poll_transmit(pair.now_ps)) is not None:
+        assert parse(bytes(frame)).header[0]["opcode"] == Opcode.ACK
+    lost_ps = pair.now_ps
+    pair.run()
+    assert link.field("failure") == Failure.LINK_DOWN
+    assert pair.now_ps - lost_ps < 2 * EndpointConfig().rto_max_ps
+
+
 def test_peer_death_is_told_within_the_bound():
     config = EndpointConfig()
     pair = WirePair(config)

@@ -18,9 +18,10 @@ from ttpoe.constants import HEADER_BYTES, MIN_FRAME_BYTES, SHIM_LENGTH_BASE, TOT
 from ttpoe.fsm import Opcode, State
 from ttpoe.ipv4 import build_ipv4_header, parse_ipv4_header, set_ipv4_lengths
 from ttpoe.machine import MAX_ANSWERS, next_payload_bytes, on_frame, on_timeout, poll_payload
+from ttpoe.rules import Rule
 from ttpoe.state import Failure
 from ttpoe.units import NEVER
-from ttpoe.wire import Mode, Reason, build_header, parse_header
+from ttpoe.wire import Mode, Reason, build_header, check_transport, parse_header
 
 
 class LinkEvent(IntFlag):
@@ -63,6 +64,7 @@ _DONE, _LINK_ENDED = int(Stop.DONE), int(Stop.LINK_ENDED)
 _STRANGER_OPENS, _STOP_ANSWERS_FULL = int(Stop.STRANGER_OPENS), int(Stop.ANSWERS_FULL)
 _GROUP_BIT = 1 << 40  # of a MAC in an int: multicast and broadcast
 _IPV4 = int(Mode.IPV4)
+_SHIM_TOO_SHORT, _SHORT_SHIM = int(Reason.SHIM_TOO_SHORT), int(Rule.SHORT_SHIM)
 
 
 @kernel(export=True)
@@ -216,6 +218,11 @@ def take_frames(
         else:
             reason = int(parse_ipv4_header(slots[k], lengths[k], max_payload_bytes, header[0]))
             peer = header[0]["src_ip"]
+        if reason == _SHIM_TOO_SHORT and params[0]["rules"] & _SHORT_SHIM != 0:
+            reason = check_transport(header[0], max_payload_bytes)
+            if reason == 0 and header[0]["opcode"] != _PAYLOAD:
+                reason = _SHIM_TOO_SHORT
+            header[0]["payload_bytes"] = 0
         if reason == 0:
             if header[0]["dst_mac"] != own_mac or (own_ip != 0 and header[0]["dst_ip"] != own_ip):
                 reason = FOREIGN_DESTINATION

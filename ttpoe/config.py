@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 from ttpoe.constants import MAX_PAYLOAD_BYTES, TOTAL_LENGTH_BASE, WINDOW_BYTES
-from ttpoe.state import CONGESTION_CONTROLS
+from ttpoe.rules import MODULE, PROFILES, REFERENCE, SPECIFICATION, Rule
+from ttpoe.state import CONGESTION_CONTROLS, MAX_TIMEOUT_PS
 from ttpoe.units import NEVER, PS_PER_MS
 
 
@@ -52,6 +54,13 @@ class EndpointConfig:
         Least wait before that, and before asking a full peer again; at most ``rto_min_ps`` to be of use. A quarter of
         it: late timers of a busy host make a probe spurious now and then, which costs a frame, and a receive buffer of
         the default size does not run dry below 5 Gb/s while we hold.
+    rules : Rule
+        Where links follow the reference module in place of the specification: see :meth:`profile`.
+    open_timeout_ps, close_timeout_ps : int
+        Fixed timeouts of OPEN and CLOSE; 0 for the retransmission timeout.
+    answer_repeat_ps : int
+        First wait before the last answer is repeated to a peer that may have lost its only timer, as the reference
+        module does on receiving PAYLOAD; the waits double, eight times at most. 0 for never.
     """
 
     mtu_bytes: int = MAX_PAYLOAD_BYTES
@@ -70,6 +79,41 @@ class EndpointConfig:
     initial_window_packets: int = 10
     tail_loss_probe: bool = True
     probe_min_ps: int = 5 * PS_PER_MS
+    rules: Rule = SPECIFICATION
+    open_timeout_ps: int = 0
+    close_timeout_ps: int = 0
+    answer_repeat_ps: int = 0
+
+    @classmethod
+    def profile(cls, name: str, **changes: Any) -> Self:
+        """Defaults of a profile, with changes.
+
+        Parameters
+        ----------
+        name : {'spec', 'reference', 'module'}
+            ``spec``: the specification with our readings, the default. ``reference``: for peers that are the reference
+            module. ``module``: as that module itself, its faults included, for tests.
+        **changes
+            Any fields. ``rules`` replaces the profile's switches; combine them with :data:`ttpoe.rules.REFERENCE`.
+
+        Notes
+        -----
+        Source: timers, retries and the largest payload as the module was seen to have them. Ours: 400 ms before an
+        answer is repeated, a little more than the module's timeout.
+        """
+        if name not in PROFILES:
+            raise ValueError(f"profile is {name!r}; it must be {', '.join(PROFILES[:-1])} or {PROFILES[-1]}")
+        fields: dict[str, Any] = {}
+        if name == "reference":
+            fields = {"rules": REFERENCE, "answer_repeat_ps": 400 * PS_PER_MS}
+        elif name == "module":
+            timeout_ps = 375 * PS_PER_MS
+            fields = {
+                "rules": MODULE, "mtu_bytes": 1008, "rto_initial_ps": timeout_ps, "rto_min_ps": timeout_ps,
+                "rto_max_ps": timeout_ps, "open_timeout_ps": 250 * PS_PER_MS, "close_timeout_ps": 500 * PS_PER_MS,
+                "retry_limit": 1000, "tail_loss_probe": False,
+            }  # fmt: skip
+        return cls(**fields | changes)
 
     def __post_init__(self) -> None:
         largest = 0xFFFF - TOTAL_LENGTH_BASE  # the total length has 16 bits
@@ -89,6 +133,11 @@ class EndpointConfig:
             raise ValueError(f"congestion_control is {self.congestion_control!r}; it must be {known}")
         if not 0 <= self.probe_min_ps <= self.rto_max_ps:
             raise ValueError(f"probe_min_ps is {self.probe_min_ps}; it must be from 0 to rto_max_ps {self.rto_max_ps}")
+        for name in ("open_timeout_ps", "close_timeout_ps", "answer_repeat_ps"):
+            if not 0 <= getattr(self, name) <= MAX_TIMEOUT_PS:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to {MAX_TIMEOUT_PS}")
+        if Rule.SKIP_LOST in self.rules and Rule.STOP_AND_WAIT not in self.rules:
+            raise ValueError("rules has SKIP_LOST without STOP_AND_WAIT; only a single id can be dropped, so add that")
         for name in ("retry_limit", "max_links", "backlog", "burst_frames", "initial_window_packets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from ttpoe._jit import kernel
 from ttpoe.fsm import SENT, Opcode, Sent, State
-from ttpoe.sequence import seq_diff
+from ttpoe.rules import Rule
+from ttpoe.sequence import seq_add, seq_diff
 from ttpoe.state import Failure
 from ttpoe.units import NEVER
 
-_CLOSE = int(Opcode.CLOSE)
+_OPEN, _CLOSE = int(Opcode.OPEN), int(Opcode.CLOSE)
 _S_CLOSED, _S_OPEN = int(State.CLOSED), int(State.OPEN)
 _T_WHEN_QUIESCED = int(Sent.WHEN_QUIESCED)
 _F_CLOSED_UNSENT = int(Failure.CLOSED_UNSENT)
+_START_AT_ONE, _CLOSE_ZERO, _CLOSE_AT_ONCE = int(Rule.START_AT_ONE), int(Rule.CLOSE_ZERO), int(Rule.CLOSE_AT_ONCE)
 
 MAX_ANSWERS = 2
 """Rows that one call can append at most; callers keep this much room in ``out``."""
@@ -57,6 +59,9 @@ def release(link, pool):
     link : LINK row, modified in place
     pool : POOL row, modified in place
     """
+    if link["skipped_bytes"] != 0:
+        pool["held_bytes"] -= link["skipped_bytes"]
+        link["skipped_bytes"] = 0
     if link["state"] == _S_CLOSED and link["cut_bytes"] != link["acked_bytes"]:
         pool["held_bytes"] -= link["cut_bytes"] - link["acked_bytes"]
         link["cut_bytes"] = link["acked_bytes"]
@@ -88,11 +93,27 @@ def send(link, opcode, tx_seq, rx_seq, out, n_out):
     return n_out + 1
 
 
+@kernel(inline=True)
+def open_wait_ps(link):
+    """Timeout of an OPEN."""
+    return link["open_timeout_ps"] if link["open_timeout_ps"] != 0 else link["rto_ps"]
+
+
+@kernel
+def send_open(link, now_ps, out, n_out):
+    """OPEN with the id before our oldest unacknowledged one, at first our opening id; (re)starts the timer."""
+    link["timer_at_ps"] = now_ps + open_wait_ps(link)
+    rx_seq = link["rx_seq"] if link["rules"] & _START_AT_ONE != 0 else 0
+    return send(link, _OPEN, seq_add(link["tx_una"], -1), rx_seq, out, n_out)
+
+
 @kernel
 def send_close(link, now_ps, out, n_out):
     """CLOSE with the id after our last PAYLOAD; (re)starts the timer. Also the replay."""
     link["close_answered"] = 0
-    link["timer_at_ps"] = now_ps + link["rto_ps"]
+    link["timer_at_ps"] = now_ps + (link["close_timeout_ps"] if link["close_timeout_ps"] != 0 else link["rto_ps"])
+    if link["rules"] & _CLOSE_ZERO != 0:
+        return send(link, _CLOSE, 0, 0, out, n_out)
     return send(link, _CLOSE, link["tx_max"], link["rx_seq"], out, n_out)
 
 
@@ -102,7 +123,7 @@ def close_if_idle(link, now_ps, out, n_out):
     if (
         link["is_closing"] != 0
         and link["state"] == _S_OPEN
-        and link["acked_bytes"] == link["submitted_bytes"]
+        and (link["acked_bytes"] == link["submitted_bytes"] or link["rules"] & _CLOSE_AT_ONCE != 0)
     ):
         return send_close(link, now_ps, out, n_out)
     return n_out

@@ -33,6 +33,7 @@ from ttpoe.fsm import Opcode
 from ttpoe.ipv4 import format_ipv4, is_unicast
 from ttpoe.link import Link, LinkRows
 from ttpoe.machine import MAX_ANSWERS, on_close_at, on_open_at
+from ttpoe.rules import Rule
 from ttpoe.state import FRAME, LINK
 from ttpoe.units import PS_PER_MS
 from ttpoe.wire import HEADER, format_mac
@@ -281,6 +282,8 @@ class Endpoint:
         if self.is_listening and len(self._links) < self.config.max_links and len(self._backlog) < self.config.backlog:
             self._backlog.append(self._add_link(peer_mac, peer_ip, vc, is_passive=True))
             return 0
+        if Rule.REFUSE_SILENTLY in self.config.rules:
+            return 1
         header = self._rows.headers
         header["dst_mac"][0], header["dst_node"][0], header["dst_ip"][0] = peer_mac, peer_mac & 0xFFFFFF, peer_ip
         self._out[0] = (Opcode.OPEN_NACK, vc, 0, self._frame["tx_seq"][0], 0)

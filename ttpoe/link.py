@@ -41,7 +41,9 @@ class LinkRows:
             mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
             rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
             congestion_control=config.congestion_control, initial_window_packets=config.initial_window_packets,
-            tail_loss_probe=config.tail_loss_probe, probe_min_ps=config.probe_min_ps,
+            tail_loss_probe=config.tail_loss_probe, probe_min_ps=config.probe_min_ps, rules=int(config.rules),
+            open_timeout_ps=config.open_timeout_ps, close_timeout_ps=config.close_timeout_ps,
+            answer_repeat_ps=config.answer_repeat_ps,
         )  # fmt: skip
         self.pools = np.zeros(1, POOL)
         self.pools["limit_bytes"] = config.window_bytes if config.shared_window else NEVER

@@ -11,21 +11,27 @@ from __future__ import annotations
 
 from ttpoe._jit import kernel
 from ttpoe.congestion import TIMED_OUT, tell_policy
-from ttpoe.control import MAX_ANSWERS, close_if_idle, end, is_quiesced, release, send, send_close
+from ttpoe.control import MAX_ANSWERS, close_if_idle, end, is_quiesced, release, send, send_close, send_open
 from ttpoe.fsm import RECEIVED, Opcode, Received, State
 from ttpoe.owner import on_close, on_open, on_read, on_submit, open_links
 from ttpoe.polling import next_payload_bytes, poll_payload
 from ttpoe.receiving import (
     MAX_OVERTAKING,
+    go_on_closing,
     receive_ack,
     receive_close,
+    receive_close_nack,
     receive_nack,
     receive_nack_full,
+    receive_nack_nolink,
     receive_open,
+    receive_open_ack,
     receive_payload,
 )
-from ttpoe.recovery import back_off, go_back, probe_tail, sample_rtt, sampled_rto_ps
-from ttpoe.sequence import seq_add, seq_diff
+from ttpoe.recovery import back_off, go_back, probe_tail
+from ttpoe.reference import answer_as_module, on_repeat_timer, repeat_answer, skip_lost
+from ttpoe.rules import Rule
+from ttpoe.sequence import seq_add
 from ttpoe.state import Failure, Status
 from ttpoe.units import NEVER
 
@@ -35,8 +41,11 @@ __all__ = [
     "open_links", "poll_payload", "poll_payload_at", "release", "release_at",
 ]  # fmt: skip
 
-_OPEN, _CLOSE_ACK, _NACK_NOLINK = int(Opcode.OPEN), int(Opcode.CLOSE_ACK), int(Opcode.NACK_NOLINK)
-_S_OPEN_SENT, _S_CLOSE_SENT, _S_CLOSE_RECD = int(State.OPEN_SENT), int(State.CLOSE_SENT), int(State.CLOSE_RECD)
+_CLOSE_ACK, _NACK_NOLINK = int(Opcode.CLOSE_ACK), int(Opcode.NACK_NOLINK)
+_S_OPEN_SENT, _S_OPEN = int(State.OPEN_SENT), int(State.OPEN)
+_S_CLOSE_SENT, _S_CLOSE_RECD = int(State.CLOSE_SENT), int(State.CLOSE_RECD)
+_CLOSE_STAYS, _SKIP_LOST = int(Rule.CLOSE_STAYS), int(Rule.SKIP_LOST)
+_CLOSE_AS_MODULE = int(Rule.CLOSE_TWICE | Rule.CLOSE_ANY_ID)
 _R_ILLEGAL, _R_DROP, _R_LOST = int(Received.ILLEGAL), int(Received.DROP), int(Received.LOST)
 _R_ANSWER_OPEN, _R_OPENED, _R_REFUSED = int(Received.ANSWER_OPEN), int(Received.OPENED), int(Received.REFUSED)
 _R_ANSWER_CLOSE, _R_JUDGE_CLOSE = int(Received.ANSWER_CLOSE), int(Received.JUDGE_CLOSE)
@@ -45,7 +54,67 @@ _R_PAYLOAD, _R_ACK, _R_NACK = int(Received.PAYLOAD), int(Received.ACK), int(Rece
 _R_NACK_FULL, _R_LINK_DOWN, _R_BEYOND = int(Received.NACK_FULL), int(Received.LINK_DOWN), int(Received.BEYOND_CLOSE)
 
 _OUT_FULL = int(Status.OUT_FULL)
-_F_RETRY_LIMIT, _F_REFUSED, _F_LINK_DOWN = int(Failure.RETRY_LIMIT), int(Failure.REFUSED), int(Failure.LINK_DOWN)
+_F_RETRY_LIMIT, _F_REFUSED = int(Failure.RETRY_LIMIT), int(Failure.REFUSED)
+
+
+@kernel(inline=True)
+def _react(link, ring, pool, params, frame, now_ps, out, n_out):
+    """Carry out the rule of the received table for ``frame``."""
+    rule = int(RECEIVED[frame["opcode"], link["state"], 0])
+    if rule == _R_PAYLOAD:
+        return receive_payload(link, frame, now_ps, out, n_out)
+    if rule == _R_ACK:
+        if receive_ack(link, ring, pool, params, frame["rx_seq"], now_ps) != 0:
+            if link["is_closing"] != 0:
+                n_out = close_if_idle(link, now_ps, out, n_out)
+            if link["state"] != _S_OPEN and link["timer_at_ps"] == NEVER:
+                n_out = go_on_closing(link, now_ps, out, n_out)
+        if params["answer_repeat_ps"] != 0:
+            n_out = repeat_answer(link, params, now_ps, out, n_out)
+        return n_out
+    if rule == _R_NACK:
+        receive_nack(link, ring, pool, params, frame["rx_seq"], now_ps)
+        if params["answer_repeat_ps"] != 0:
+            n_out = repeat_answer(link, params, now_ps, out, n_out)
+    elif rule == _R_ANSWER_OPEN:
+        n_out = receive_open(link, frame, now_ps, out, n_out)
+    elif rule == _R_OPENED:
+        n_out = receive_open_ack(link, params, frame, now_ps, out, n_out)
+    elif rule == _R_REFUSED:
+        if frame["rx_seq"] == seq_add(link["tx_una"], -1):  # the id of our OPEN
+            end(link, _F_REFUSED)
+        else:
+            link["dropped_stale"] += 1
+    elif rule == _R_JUDGE_CLOSE:
+        n_out = receive_close(link, ring, pool, params, frame, now_ps, out, n_out)
+    elif rule == _R_ANSWER_CLOSE:
+        if link["state"] == _S_OPEN_SENT and link["rules"] & _CLOSE_STAYS == 0:
+            end(link, _F_REFUSED)
+        n_out = send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)
+    elif rule == _R_CLOSED:
+        is_any = link["state"] == _S_CLOSE_SENT and link["rules"] & _CLOSE_AS_MODULE != 0
+        if frame["rx_seq"] == link["tx_max"] or is_any:  # the id of our CLOSE
+            end(link, 0)
+        else:
+            link["dropped_stale"] += 1
+    elif rule == _R_CLOSE_NACKED:
+        n_out = receive_close_nack(link, frame, now_ps, out, n_out)
+    elif rule == _R_NACK_FULL:
+        receive_nack_full(link, params, now_ps)
+    elif rule == _R_NO_LINK:
+        n_out = send(link, _NACK_NOLINK, 0, frame["tx_seq"], out, n_out)
+    elif rule == _R_LINK_DOWN:
+        n_out = receive_nack_nolink(link, ring, params, frame["rx_seq"], now_ps, out, n_out)
+    elif rule == _R_BEYOND:
+        link["dropped_stale"] += 1
+    elif rule == _R_ILLEGAL:
+        link["dropped_illegal"] += 1
+    elif rule == _R_DROP:
+        link["dropped_stale"] += 1
+    elif rule == _R_LOST:
+        link["dropped_lost"] += 1
+    release(link, pool)
+    return n_out
 
 
 @kernel
@@ -81,88 +150,10 @@ def on_frame(link, ring, pool, params, frame, now_ps, out, n_out):
     """
     if n_out + MAX_ANSWERS > len(out):
         return _OUT_FULL
-    opcode = int(frame["opcode"])
-    rule = int(RECEIVED[opcode, link["state"], 0])
-    if rule == _R_PAYLOAD:
-        return receive_payload(link, frame, now_ps, out, n_out)
-    if rule == _R_ACK:
-        if receive_ack(link, ring, pool, params, frame["rx_seq"], now_ps) != 0:
-            if link["is_closing"] != 0:
-                n_out = close_if_idle(link, now_ps, out, n_out)
-            if link["state"] == _S_CLOSE_RECD and link["timer_at_ps"] == NEVER:
-                link["timer_at_ps"] = now_ps + link["rto_ps"]
-        return n_out
-    if rule == _R_NACK:
-        receive_nack(link, ring, pool, params, frame["rx_seq"], now_ps)
-    elif rule == _R_ANSWER_OPEN:
-        n_out = receive_open(link, frame, out, n_out)
-    elif rule == _R_OPENED:
-        if frame["rx_seq"] != link["initial_seq"]:
-            link["dropped_stale"] += 1
-            return n_out
-        link["state"] = int(RECEIVED[opcode, link["state"], 1])
-        link["rx_seq"] = seq_add(frame["tx_seq"], -1)
-        if link["retries"] == 0:  # else the answer may be to any of several OPENs (Karn)
-            sample_rtt(link, now_ps - (link["timer_at_ps"] - link["rto_ps"]))
-            link["rto_ps"] = sampled_rto_ps(link, params)
-        link["retries"] = 0
-        link["timer_at_ps"] = NEVER
-        return close_if_idle(link, now_ps, out, n_out)
-    elif rule == _R_REFUSED:
-        if frame["rx_seq"] != link["initial_seq"]:
-            link["dropped_stale"] += 1
-            return n_out
-        end(link, _F_REFUSED)
-    elif rule == _R_JUDGE_CLOSE:
-        n_out = receive_close(link, ring, pool, params, frame, now_ps, out, n_out)
-    elif rule == _R_ANSWER_CLOSE:
-        if link["state"] == _S_OPEN_SENT:
-            end(link, _F_REFUSED)
-        n_out = send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)
-    elif rule == _R_CLOSED:
-        if frame["rx_seq"] == link["tx_max"]:  # the id of our CLOSE
-            end(link, 0)
-        else:
-            link["dropped_stale"] += 1
-    elif rule == _R_CLOSE_NACKED:
-        if link["state"] != _S_CLOSE_SENT or frame["rx_seq"] != link["tx_max"]:
-            link["dropped_stale"] += 1  # no CLOSE of ours is out, or it was another
-            return n_out
-        if link["close_answered"] == 0:
-            link["retries"] = 0
-            link["rx_nacked"] = 0  # from now on PAYLOAD is taken, so a gap is worth a NACK again
-        link["close_answered"] = 1
-        link["rx_closing_seq"] = frame["tx_seq"]
-        link["has_rx_closing"] = 1
-        if seq_diff(link["rx_seq"], frame["tx_seq"]) >= 0:
-            return send_close(link, now_ps, out, n_out)
-        link["timer_at_ps"] = now_ps + link["rto_ps"]
-    elif rule == _R_NACK_FULL:
-        receive_nack_full(link, params, now_ps)
-    elif rule == _R_NO_LINK:
-        n_out = send(link, _NACK_NOLINK, 0, frame["tx_seq"], out, n_out)
-    elif rule == _R_LINK_DOWN:
-        # Believed only of an id that we wait for and first sent after the peer was known to be open. Before that the
-        # peer may just be waiting for an OPEN_ACK, even if it answered our OPEN (both opened at once); and a
-        # stranger's guess must not end a link. Not believed, the retry limit still finds a dead peer.
-        seq = frame["rx_seq"]
-        if (
-            seq_diff(seq, link["tx_una"]) >= 0
-            and seq_diff(seq, link["tx_max"]) < 0
-            and ring[link["ring_base"] + (seq & link["ring_mask"])]["end_byte"] > link["proven_at_byte"]
-        ):
-            end(link, _F_LINK_DOWN)
-        else:
-            link["dropped_lost"] += 1
-    elif rule == _R_BEYOND:
-        link["dropped_stale"] += 1
-    elif rule == _R_ILLEGAL:
-        link["dropped_illegal"] += 1
-    elif rule == _R_DROP:
-        link["dropped_stale"] += 1
-    elif rule == _R_LOST:
-        link["dropped_lost"] += 1
-    release(link, pool)
+    first = n_out
+    n_out = _react(link, ring, pool, params, frame, now_ps, out, n_out)
+    if link["rules"] != 0:
+        answer_as_module(link, frame, out, first, n_out)
     return n_out
 
 
@@ -186,14 +177,20 @@ def on_timeout(link, params, now_ps, out, n_out):
         link["peer_room_bytes"] = params["mtu_bytes"]  # for the oldest id, which asks the peer
         link["timer_at_ps"] = NEVER  # sending it starts the timer
         return n_out
+    state = link["state"]
+    if state == _S_OPEN and link["tx_una"] == link["tx_max"]:
+        return on_repeat_timer(link, params, now_ps, out, n_out)
+    if link["proven_at_byte"] != NEVER and now_ps - link["proven_at_ps"] >= params["rto_max_ps"]:
+        link["proven_at_byte"] = link["acked_bytes"]  # answers from before the proof have all come
     if back_off(link, params) != 0:
+        if state == _S_OPEN and link["rules"] & _SKIP_LOST != 0:
+            skip_lost(link)
+            return n_out
         end(link, 0 if link["state"] == _S_CLOSE_RECD and is_quiesced(link) != 0 else _F_RETRY_LIMIT)
         return n_out
-    state = link["state"]
     if state == _S_OPEN_SENT:
         tell_policy(link, params, TIMED_OUT, 0)
-        link["timer_at_ps"] = now_ps + link["rto_ps"]
-        return send(link, _OPEN, link["initial_seq"], 0, out, n_out)
+        return send_open(link, now_ps, out, n_out)
     if state == _S_CLOSE_SENT:
         if link["close_answered"] == 0:
             return send_close(link, now_ps, out, n_out)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ttpoe._jit import kernel
-from ttpoe.control import MAX_ANSWERS, close_if_idle, send
-from ttpoe.fsm import Opcode, State
+from ttpoe.control import MAX_ANSWERS, close_if_idle, send_open
+from ttpoe.fsm import State
+from ttpoe.rules import Rule
 from ttpoe.state import Status
 
-_OPEN = int(Opcode.OPEN)
+_OPEN_AGAIN = int(Rule.OPEN_AGAIN)
 _S_CLOSED, _S_OPEN = int(State.CLOSED), int(State.OPEN)
 _S_CLOSE_SENT, _S_CLOSE_RECD = int(State.CLOSE_SENT), int(State.CLOSE_RECD)
 _OK, _OUT_FULL = int(Status.OK), int(Status.OUT_FULL)
@@ -38,13 +39,22 @@ def on_open(link, now_ps, out, n_out):
     Status
     ------
     ILLEGAL_SEND : the link is not closed, or has ended and was not made new.
+
+    Notes
+    -----
+    Under `Rule.OPEN_AGAIN` also on an open link, as the specification's sent table has it: once, with the last
+    acknowledged id, and nothing waits for the answer.
     """
-    if link["state"] != _S_CLOSED or link["has_ended"] != 0:
+    is_again = link["state"] == _S_OPEN and link["rules"] & _OPEN_AGAIN != 0
+    if (link["state"] != _S_CLOSED or link["has_ended"] != 0) and not is_again:
         return _ILLEGAL_SEND
     if n_out + MAX_ANSWERS > len(out):
         return _OUT_FULL
-    link["timer_at_ps"] = now_ps + link["rto_ps"]
-    return send(link, _OPEN, link["initial_seq"], 0, out, n_out)
+    timer_at_ps = link["timer_at_ps"]
+    n_out = send_open(link, now_ps, out, n_out)
+    if is_again:
+        link["timer_at_ps"] = timer_at_ps
+    return n_out
 
 
 @kernel

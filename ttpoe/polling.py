@@ -49,8 +49,10 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
     seq = link["tx_next"]
     slot = ring[link["ring_base"] + (seq & link["ring_mask"])]
     if seq == link["tx_max"]:
-        if seq == link["tx_una"] and now_ps - link["last_sent_at_ps"] > link["rto_ps"]:
-            tell_policy(link, params, IDLE, 0)  # RFC 5681, 4.1
+        if seq == link["tx_una"]:
+            link["timer_at_ps"] = NEVER  # with nothing in flight it is for no PAYLOAD
+            if now_ps - link["last_sent_at_ps"] > link["rto_ps"]:
+                tell_policy(link, params, IDLE, 0)  # RFC 5681, 4.1
         link["tx_max"] = seq_add(seq, 1)
         link["cut_bytes"] += length
         link["tail_bytes"] = length

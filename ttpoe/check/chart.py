@@ -17,6 +17,7 @@ _WIDTH = 46
 _NOTES = {
     Step.OPEN: "owner opens", Step.SUBMIT: "owner submits", Step.CLOSE: "owner closes", Step.READ: "owner reads",
     Step.TIMEOUT: "timeout", Step.EARLY_TIMEOUT: "early timeout", Step.CRASH: "begins anew",
+    Step.LONG_TIMEOUT: "timeout, long after",
 }  # fmt: skip
 
 
@@ -101,11 +102,11 @@ def draw_chart(result: Result, *, kernels: ModuleType = real_kernels, removed_ru
         after = int(w.counts[1 - side, 0])
         notes = ["", ""]
         middle = ""
-        is_late = kind >= Step.LATE and kind != Step.DELIVER_EARLY
+        is_late = Step.LATE <= kind < Step.LATE_EARLY + LATE and kind != Step.DELIVER_EARLY
         if kind in (Step.DELIVER, Step.DELIVER_EARLY) or is_late:
             k = (kind - (Step.LATE if kind < Step.DELIVER_EARLY else Step.LATE_EARLY)) if is_late else 0
             middle = _arrival_line((late if is_late else lines)[side].pop(k), side)
-            if kind == Step.DELIVER_EARLY or kind >= Step.LATE_EARLY:
+            if kind >= Step.DELIVER_EARLY:
                 notes[side] = "too early"
         elif kind == Step.LOSE:
             middle = f"{lines[side].pop(0)}   X lost"

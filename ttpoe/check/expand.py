@@ -21,7 +21,7 @@ MOST_SUCCESSORS = 2 * STEPS
 """States that one state can add at most."""
 
 _CUT = 1
-_TIMEOUT, _READ = int(Step.TIMEOUT), int(Step.READ)
+_TIMEOUT, _LONG_TIMEOUT, _READ = int(Step.TIMEOUT), int(Step.LONG_TIMEOUT), int(Step.READ)
 
 
 @kernel(inline=True)
@@ -112,7 +112,7 @@ def expand(w, states, first, last, table, parents, steps, sources, targets, edge
                     continue
                 unpack(w, states[i])
                 is_asking_again = (
-                    kind == _TIMEOUT
+                    (kind == _TIMEOUT or kind == _LONG_TIMEOUT)
                     and w.links[side]["peer_room_bytes"] == 0
                     and ((masks_1 if side == 0 else masks_0) >> _READ) & 1 != 0
                 )

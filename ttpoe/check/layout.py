@@ -18,13 +18,21 @@ from ttpoe.state import LINK
 class Kept(IntEnum):
     """How a field of a link lies in a state."""
 
-    FIXED = 0  # not at all: the same in every state, or never read by a rule
+    FIXED = 0  # not at all: set anew for each step, or read by no rule
     SMALL = 1  # a byte
     SEQ = 2  # an id, as its distance from one of the opening ids
     BYTES = 3  # a byte offset or room, NEVER as 255
     ARMED = 4  # a time that is NEVER or not: when it comes is left open
     SAMPLED = 5  # a time that is 0 or not
+    CONSTANT = 6  # not at all: no rule changes it within the bounds, which is checked
 
+
+COUNTERS = (
+    "payloads_sent payloads_resent bytes_resent timeouts probes_sent resends_spurious acks_sent acks_repeated nacks_sent "
+    "nacks_received nacks_stale nack_fulls_sent nack_fulls_received duplicates_received gaps_received dropped_illegal "
+    "dropped_stale dropped_lost"
+)
+"""Fields that no rule reads: a test fills them with anything and finds the same states."""
 
 _FIELDS = {
     Kept.SMALL: (
@@ -38,22 +46,16 @@ _FIELDS = {
     ),
     Kept.ARMED: "timer_at_ps min_rtt_ps",
     Kept.SAMPLED: "srtt_ps",
-    Kept.FIXED: (
-        # set anew for each step, from the owner's incarnation or because time is left open
-        "initial_seq rto_ps rttvar_ps last_sent_at_ps recover_until_ps full_wait_ps "
-        # given by the bounds
-        "vc rx_limit_bytes ring_base ring_mask cwnd_bytes ssthresh_bytes ca_acked_bytes "
-        # counters that no rule reads
-        "payloads_sent payloads_resent bytes_resent timeouts probes_sent resends_spurious acks_sent nacks_sent "
-        "nacks_received nacks_stale nack_fulls_sent nack_fulls_received duplicates_received gaps_received "
-        "dropped_illegal dropped_stale dropped_lost"
+    # from the owner's incarnation, or because time is left open
+    Kept.FIXED: f"initial_seq rto_ps rttvar_ps last_sent_at_ps proven_at_ps recover_until_ps full_wait_ps {COUNTERS}",
+    # of the bounds, of congestion control, and of the profile for the reference module
+    Kept.CONSTANT: (
+        "vc rx_limit_bytes ring_base ring_mask cwnd_bytes ssthresh_bytes ca_acked_bytes rules open_timeout_ps "
+        "close_timeout_ps repeat_at_ps repeats repeat_rx_seq reopens reopened_at_byte skipped_bytes"
     ),
 }
 KEPT = {name: kind for kind, names in _FIELDS.items() for name in names.split()}
 """How each field of LINK is kept."""
-
-COUNTERS = tuple(_FIELDS[Kept.FIXED].split())[13:]
-"""Fields that no rule reads: a test fills them with anything and finds the same states."""
 
 GUARDED_LINK = np.dtype([*((name, "i8") for name in LINK.names or ()), ("removed_rule", "i8")], align=True)
 """LINK, and which rule the kernels of :mod:`ttpoe.check.removals` do without; 0: none."""
@@ -87,7 +89,7 @@ SPAN = 32
 BELOW = 2
 """An id is a byte: which of `BASES` it is near, and its distance from `BELOW` before that, less than `SPAN`."""
 
-_LINK_BYTES = sum(kind is not Kept.FIXED for kind in KEPT.values()) + SLOTS
+_LINK_BYTES = sum(kind not in (Kept.FIXED, Kept.CONSTANT) for kind in KEPT.values()) + SLOTS
 _SIDE_BYTES = _LINK_BYTES + len(OWNER.names or ()) + 2 + 4 * (LINE + LATE)
 STATE_BYTES = -(-(2 * _SIDE_BYTES + len(BUDGET.names or ())) // 8) * 8
 
@@ -142,9 +144,10 @@ class Step(IntEnum):
     LATE = 12  # to 12 + LATE - 1: a frame comes from its detour
     DELIVER_EARLY = 16  # a NACK, less than a round trip after the id was sent again
     LATE_EARLY = 17  # to 17 + LATE - 1
+    LONG_TIMEOUT = 21  # the timer, so late that no answer from before the peer was known to be open can come
 
 
-STEPS = 21
+STEPS = 22
 TROUBLE = (Step.LOSE, Step.DUPLICATE, Step.DELAY, Step.EARLY_TIMEOUT, Step.CRASH)
 WISHES = (Step.OPEN, Step.SUBMIT, Step.CLOSE)
 FAIR_MASK = sum(1 << kind for kind in range(STEPS) if kind not in TROUBLE and kind not in WISHES)

@@ -118,7 +118,7 @@ def make_world(bounds: Bounds, removed_rule: int = 0, poison: int = 0) -> World:
     links = np.zeros(2, GUARDED_LINK)
     ring = init_links(links, np.array(b.initial_seqs), 2, params, SLOTS)
     links["rx_limit_bytes"] = [limit or NEVER for limit in b.reader_bytes]
-    for name in COUNTERS:
+    for name in COUNTERS.split():
         links[name] = poison
     links["removed_rule"] = removed_rule
     words = links.view(np.int64).reshape(2, len(names))

@@ -35,6 +35,7 @@ from ttpoe.state import Failure
 from ttpoe.units import NEVER
 
 _FIXED, _SMALL, _SEQ = int(Kept.FIXED), int(Kept.SMALL), int(Kept.SEQ)
+_CONSTANT = int(Kept.CONSTANT)
 _BYTES, _ARMED, _SAMPLED = int(Kept.BYTES), int(Kept.ARMED), int(Kept.SAMPLED)
 _PAYLOAD, _NACK = int(Opcode.PAYLOAD), int(Opcode.NACK)
 _CLOSED, _OPEN_SENT, _OPEN_RECD, _OPEN = int(State.CLOSED), int(State.OPEN_SENT), int(State.OPEN_RECD), int(State.OPEN)
@@ -50,6 +51,7 @@ _TIMEOUT, _EARLY_TIMEOUT, _DELIVER, _LOSE = (
 )  # fmt: skip
 _DUPLICATE, _DELAY, _CRASH = int(Step.DUPLICATE), int(Step.DELAY), int(Step.CRASH)
 _LATE, _DELIVER_EARLY, _LATE_EARLY = int(Step.LATE), int(Step.DELIVER_EARLY), int(Step.LATE_EARLY)
+_LONG_TIMEOUT = int(Step.LONG_TIMEOUT)
 
 _V_CUT, _V_STATUS, _V_TWICE = int(Violation.CUT), int(Violation.STATUS), int(Violation.TWICE)
 _V_WRONG_BYTES, _V_ACKNOWLEDGED = int(Violation.WRONG_BYTES), int(Violation.ACKNOWLEDGED)
@@ -184,7 +186,10 @@ def pack(w, state):
         _forget_the_dead(link)
         for f in range(w.kinds.size):
             kind = int(w.kinds[f])
-            if kind != _FIXED:
+            if kind == _CONSTANT:
+                if w.words[side, f] != w.fresh[side, f]:
+                    bad = 1
+            elif kind != _FIXED:
                 code = _encode(kind, w.words[side, f], w.bases)
                 if code < 0 or code > 255:
                     bad = 1
@@ -252,7 +257,7 @@ def unpack(w, state):
         link = w.links[side]
         for f in range(w.kinds.size):
             kind = int(w.kinds[f])
-            if kind == _FIXED:
+            if kind == _FIXED or kind == _CONSTANT:
                 w.words[side, f] = w.fresh[side, f]
             else:
                 w.words[side, f] = _decode(kind, int(state[at]), w.bases)
@@ -262,6 +267,7 @@ def unpack(w, state):
         link["rto_ps"] = RTO_PS
         link["rttvar_ps"] = link["srtt_ps"] // 2
         link["last_sent_at_ps"] = NOW_PS - RTT_PS
+        link["proven_at_ps"] = NOW_PS - RTT_PS
         for k in range(SLOTS):
             slot = w.ring[side * SLOTS + ((link["tx_una"] + k) & (SLOTS - 1))]
             code = int(state[at + k])
@@ -362,6 +368,8 @@ def enabled_steps(w, side):
         is_idle = w.counts[0, 0] == 0 and w.counts[1, 0] == 0 and not _can_poll(w, 0) and not _can_poll(w, 1)
         if is_idle and owner["timed_out"] == 0:
             mask |= 1 << _TIMEOUT
+            if link["proven_at_byte"] != NEVER and w.counts[0, 1] == 0 and w.counts[1, 1] == 0:
+                mask |= 1 << _LONG_TIMEOUT
         elif budget["early_timeouts"] > 0:
             mask |= 1 << _EARLY_TIMEOUT
     if n > 0:
@@ -480,7 +488,9 @@ def take_step(w, side, kind):
         start_byte = link["sent_bytes"]
         n_out = poll_payload(link, w.ring, w.pools[side], w.params[0], NOW_PS, w.out, 0)
         code = _emit(w, side, n_out, start_byte)
-    elif kind == _TIMEOUT or kind == _EARLY_TIMEOUT:
+    elif kind == _TIMEOUT or kind == _EARLY_TIMEOUT or kind == _LONG_TIMEOUT:
+        if kind == _LONG_TIMEOUT:
+            link["proven_at_ps"] = NOW_PS - w.params[0]["rto_max_ps"]
         if kind == _EARLY_TIMEOUT:
             budget["early_timeouts"] -= 1
         else:

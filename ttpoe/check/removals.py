@@ -89,7 +89,7 @@ REMOVALS = (
             "back_off(link, params) != 0", "back_off(link, params) < 0", Bounds(submits=(1, 0), crashes=1)),
     Removal("full-asks", "a timer asks a full peer again", "hold",
             'now_ps + link["full_wait_ps"]', "NEVER", _FULL),
-    Removal("full-is-alive", "asking a full peer again is no retry: it is alive", "on_timeout",
+    Removal("full-is-alive", "asking a full peer again is no retry, and lets the oldest id go out", "on_timeout",
             'link["peer_room_bytes"] == 0', "False", _FULL),
     Removal("empty-takes-any", "an empty buffer takes any payload", "receive_payload",
             'link["rx_bytes"] != link["rx_read_bytes"]', "True",

@@ -24,6 +24,7 @@ SWITCH = np.dtype(
             "resume_offset_bytes",
             "lossless_mask",  # bit n: priority n is under PFC
             "max_shared_bytes",
+            "salt",  # of this switch's hashes
         )
     ]
     + [("drops", "i8", (3,))],  # by cause, in the order of DROP_CAUSES

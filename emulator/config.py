@@ -6,64 +6,65 @@ A quantity may be a number in the unit of its name or text with a unit of its ow
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from dataclasses import field, fields
 from difflib import get_close_matches
 from math import gcd
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from emulator import roce
+from emulator.quantities import (
+    STRICT,
+    Bps,
+    Bytes,
+    ConfigError,
+    Host,
+    Impairments,
+    Mtu,
+    OptionalImpairments,
+    Ordinal,
+    Picoseconds,
+    PositivePicoseconds,
+    Priority,
+    quantity,
+)
+from emulator.routing import POLICIES
+from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
+from emulator.transports import PROFILES, TRANSPORTS, TransportName
 from ttpoe import constants, units
+from ttpoe.impairments import ImpairmentConfig
 
-TransportName = Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce"]
-TRANSPORTS: tuple[TransportName, ...] = get_args(TransportName)
-"""A transport and its link flow control. Without PFC the switch is drop-tail."""
+RoutingName = Literal["ecmp", "flowlet", "round-robin", "random", "adaptive"]
+assert set(get_args(RoutingName)) == set(POLICIES)
 DEFAULT_TRANSPORTS: tuple[TransportName, ...] = ("ttpoe", "roce-pfc", "roce")
 
-_STRICT = ConfigDict(extra="forbid")
 
-
-class ConfigError(ValueError):
-    """A scenario that cannot be run; the message is one sentence that names the field and the fix."""
-
-
-def _quantity(parse: Callable[[str], int]) -> BeforeValidator:
-    def convert(value: Any) -> Any:
-        return parse(value) if isinstance(value, str) else value
-
-    return BeforeValidator(convert)
-
-
-Bytes = Annotated[int, _quantity(units.parse_size_bytes), Field(gt=0, lt=2**50, strict=True)]
-Mtu = Annotated[int, _quantity(units.parse_size_bytes), Field(ge=1, le=9_000, strict=True)]
-Host = Annotated[int, Field(ge=0, lt=65_536, strict=True)]
-Bps = Annotated[int, _quantity(units.parse_rate_bps), Field(ge=1_000_000, le=10**13, strict=True)]
-Picoseconds = Annotated[int, _quantity(units.parse_time_ps), Field(ge=0, le=3600 * units.PS_PER_S, strict=True)]
-PositivePicoseconds = Annotated[int, _quantity(units.parse_time_ps), Field(gt=0, le=3600 * units.PS_PER_S, strict=True)]
-Priority = Annotated[int, Field(ge=0, le=7, strict=True)]
-
-
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class LinkConfig:
     """A cable: the same rate and delay both ways."""
 
     rate_bps: Bps = 100_000_000_000
     delay_ps: Picoseconds = units.PS_PER_US
     """Propagation, one way."""
+    impairments: Impairments = ImpairmentConfig()
+    """What each way of the cable does to frames, drawn on its own."""
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class HostLinkConfig:
     """Another cable for some hosts of a star."""
 
     hosts: tuple[Host, ...]
     rate_bps: Bps | None = None
     delay_ps: Picoseconds | None = None
-    bad_fcs_frames: tuple[Annotated[int, Field(ge=1, lt=2**62, strict=True)], ...] = ()
+    impairments: OptionalImpairments = None
+    """In place of those of the scenario's ``link``."""
+    impaired_ways: Literal["both", "from_host", "to_host"] = "both"
+    """Which ways of the cable ``impairments`` are of."""
+    bad_fcs_frames: tuple[Ordinal, ...] = ()
     """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
 
 
@@ -81,7 +82,7 @@ def _countable(rate_bps: int) -> int:
     return rate_bps
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class HostConfig:
     """What reads a host's TTPoE links: one reader for each. RoCE writes to memory that is always there."""
 
@@ -91,17 +92,17 @@ class HostConfig:
     """Of each reader; None: it reads at once, and the buffer never fills."""
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class SwitchConfig:
     """A shared-buffer, store-and-forward switch. No default is universal: each is a parameter."""
 
-    buffer_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(gt=0, le=2**40, strict=True)] = 12_000_000
+    buffer_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(gt=0, le=2**40, strict=True)] = 12_000_000
     """Headroom included; 12 MB is of the Trident II class."""
     alpha: Annotated[float, Field(ge=1 / 1024, le=64, strict=True)] = 1.0
     """Dynamic threshold factor (Choudhury and Hahne), rounded to a multiple of 1/65536."""
     headroom_bytes: Bytes | None = None
     """Per lossless (port, priority); None: the bound of :func:`emulator.topology.headroom_bound_bytes`."""
-    resume_offset_bytes: Annotated[int, _quantity(units.parse_size_bytes), Field(ge=0, le=2**40, strict=True)] = 3_000
+    resume_offset_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(ge=0, le=2**40, strict=True)] = 3_000
     """XON this far below the threshold (HPCC's switch)."""
     pipeline_latency_ps: Picoseconds = 0
     pause_quanta: Annotated[int, Field(ge=1, le=65_535, strict=True)] = 65_535
@@ -110,7 +111,7 @@ class SwitchConfig:
     """From the last bit of a PFC frame to its effect on the sender."""
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class TtpoeConfig:
     """TTPoE endpoints; the protocol's own readings are in docs/design.md."""
 
@@ -147,7 +148,7 @@ class TtpoeConfig:
         return self
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class RoceConfig:
     """RoCEv2 reliable connections without congestion control."""
 
@@ -173,7 +174,7 @@ class RoceConfig:
         return 4_096_000 << self.rto_exponent if self.rto_exponent else units.NEVER
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class StarConfig:
     """Hosts h0, h1, ... on one switch s0."""
 
@@ -184,7 +185,7 @@ class StarConfig:
     """Cables that differ from the scenario's ``link``."""
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class IncastConfig:
     """Senders h1 to hN each send one message to h0."""
 
@@ -195,7 +196,17 @@ class IncastConfig:
     """Each sender starts at a time drawn evenly from [0, jitter]."""
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
+class PermutationConfig:
+    """Every host sends one message to another, and every host receives one; the seed decides who."""
+
+    kind: Literal["permutation"] = "permutation"
+    size_bytes: Bytes = 2_000_000
+    jitter_ps: Picoseconds = 0
+    """Each sender starts at a time drawn evenly from [0, jitter]."""
+
+
+@dataclass(frozen=True, config=STRICT)
 class FlowConfig:
     """One message."""
 
@@ -203,9 +214,11 @@ class FlowConfig:
     dst: Host
     size_bytes: Bytes
     start_ps: Picoseconds = 0
+    nic: Annotated[int, Field(ge=0, lt=64, strict=True)] | None = None
+    """Which NIC of both hosts, where they have several; None: a host's messages take its NICs in turn."""
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
 class FlowListConfig:
     """Messages one by one."""
 
@@ -213,12 +226,24 @@ class FlowListConfig:
     kind: Literal["flows"] = "flows"
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=STRICT)
+class RoutingConfig:
+    """How a switch chooses among the ports on shortest paths."""
+
+    flowlet_gap_ps: PositivePicoseconds = 50 * units.PS_PER_US
+    """``flowlet``: a flow that was silent for longer may take another path (LetFlow, 2017)."""
+    choices: Annotated[int, Field(ge=0, le=8, strict=True)] = 0
+    """``adaptive``: queues compared, drawn at random; 0: all."""
+
+
+@dataclass(frozen=True, config=STRICT)
 class ScenarioConfig:
     """One experiment: a workload on a topology, over one or more transports and seeds."""
 
     name: str = "incast"
     transports: tuple[TransportName, ...] = DEFAULT_TRANSPORTS
+    routings: tuple[RoutingName, ...] = ("ecmp",)
+    """Ways to choose among equal paths, each with each transport."""
     seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 1
     repeat: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 1
     """Paired seeds: seed, seed + 1, ..."""
@@ -230,8 +255,14 @@ class ScenarioConfig:
     link: LinkConfig = field(default_factory=LinkConfig)
     hosts: HostConfig = field(default_factory=HostConfig)
     switch: SwitchConfig = field(default_factory=SwitchConfig)
-    topology: StarConfig = field(default_factory=StarConfig)
-    workload: Annotated[IncastConfig | FlowListConfig, Field(discriminator="kind")] = field(
+    topology: Annotated[
+        Annotated[
+            StarConfig | LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig, Field(discriminator="kind")
+        ],
+        BeforeValidator(lambda given: {"kind": "star", **given} if isinstance(given, dict) else given),
+    ] = field(default_factory=StarConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    workload: Annotated[IncastConfig | PermutationConfig | FlowListConfig, Field(discriminator="kind")] = field(
         default_factory=IncastConfig
     )
     ttpoe: TtpoeConfig = field(default_factory=TtpoeConfig)
@@ -248,6 +279,8 @@ class ScenarioConfig:
             raise ValueError("transports: there is none; name at least one of " + ", ".join(TRANSPORTS))
         if len(set(self.transports)) != len(self.transports):
             raise ValueError("transports: one of them is named twice")
+        if not self.routings or len(set(self.routings)) != len(self.routings):
+            raise ValueError("routings: name one or more of " + ", ".join(POLICIES) + ", each once")
         return self
 
 
@@ -259,9 +292,15 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
-    "topology": (StarConfig,),
+    "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
+    "topology.uplink": (UplinkConfig,),
+    "topology.scale_out": (LeafSpineConfig, FatTreeConfig),
+    "topology.scale_out.uplink": (UplinkConfig,),
+    "topology.front_end": (LeafSpineConfig, FatTreeConfig),
+    "topology.front_end.uplink": (UplinkConfig,),
+    "routing": (RoutingConfig,),
     "topology.links": (HostLinkConfig,),
-    "workload": (IncastConfig, FlowListConfig),
+    "workload": (IncastConfig, PermutationConfig, FlowListConfig),
     "workload.flows": (FlowConfig,),
     "ttpoe": (TtpoeConfig,),
     "roce": (RoceConfig,),
@@ -274,7 +313,8 @@ _UNITS = {"bps": "bit/s", "bytes": "bytes", "ps": "ps"}
 def _known_fields(path: list[Any]) -> str:
     """What may stand where an unknown field stands: the likely one, or all."""
     room = ".".join(part for part in path[:-1] if isinstance(part, str))
-    names = [field.name for room_type in _ROOMS.get(room, ()) for field in fields(room_type)]
+    rooms = (ImpairmentConfig,) if room.endswith(".impairments") else _ROOMS.get(room, ())
+    names = [field.name for room_type in rooms for field in fields(room_type)]
     close = get_close_matches(str(path[-1]), names, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(dict.fromkeys(names))}"
 
@@ -284,8 +324,9 @@ def _sentence(error: ValidationError) -> str:
     unknown = ("unexpected_keyword_argument", "extra_forbidden")
     first = next((e for e in errors if e["type"] in unknown), errors[0])  # a misspelt field explains a missing one
     path = list(first["loc"])
-    if path[:1] == ["workload"]:
-        del path[1:2]  # pydantic names the variant of a union here
+    for room in ("workload", "topology", "scale_out", "front_end"):
+        if room in path[:-1]:
+            del path[path.index(room) + 1]  # pydantic names the variant of a union here
     where = ".".join(str(part) for part in path)
     what = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if what != first["msg"].removeprefix("Value error, "):
@@ -297,11 +338,16 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] in unknown:
         return f"{where}: there is no such field; {_known_fields(path)}"
     if first["type"].startswith("union_tag"):
-        return f'{where}.kind: name a workload, "incast" or "flows"'
+        rooms = _ROOMS[".".join(part for part in path if isinstance(part, str))]
+        kinds = " or ".join(f'"{room.kind}"' for room in rooms)  # type: ignore[attr-defined]
+        return f"{where}.kind: name one, {kinds}"
     if first["type"] in ("missing", "missing_argument"):
         return f"{where}: this field is required"
     if first["type"] == "tuple_type":
         return f"{where}: must be a list, as in [{text}]"
+    if path and path[-1] == "impairments" and first["type"] == "value_error":
+        name, _, what = what.partition(" ")  # what ImpairmentConfig says begins with the field
+        return f"{where}.{name.rstrip(':')}: {what}"
     unit = _UNITS.get(str(path[-1]).rpartition("_")[2]) if path else None
     if unit and first["type"].startswith(("greater_than", "less_than")):
         what += f" {unit}"
@@ -334,7 +380,7 @@ def load_scenario(path: str | Path) -> ScenarioConfig:
 
 def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of a transport's largest frame."""
-    if transport.startswith("ttpoe"):
+    if PROFILES[transport].is_ttpoe:
         payload = scenario.ttpoe.mtu_bytes
         frame = max(constants.HEADER_BYTES + payload, constants.MIN_FRAME_BYTES)
         return frame + constants.FCS_BYTES + constants.PREAMBLE_AND_GAP_BYTES

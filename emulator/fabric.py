@@ -15,12 +15,16 @@ from emulator import roce, series, world
 from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
 from emulator.engine import MARGIN, RunStatus, run
+from emulator.impair import build_impairments
 from emulator.packet import PACKET
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.results import RunResult, collect
+from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
-from emulator.topology import build_star, headroom_bound_bytes
-from emulator.workload import hosts_needed, make_messages, name_hash
+from emulator.shapes import build_topology
+from emulator.topology import Topology, headroom_bound_bytes
+from emulator.transports import PROFILES
+from emulator.workload import Message, hosts_needed, make_messages, name_hash
 from ttpoe import state, units
 from ttpoe._jit import kernel
 from ttpoe.machine import open_links
@@ -58,31 +62,38 @@ class Fabric:
     ----------
     scenario : ScenarioConfig
     transport : str
-        One of :data:`emulator.config.TRANSPORTS`.
+        A key of :data:`emulator.transports.PROFILES`.
     seed : int
+    routing : str, optional
+        A key of :data:`emulator.routing.POLICIES`; the scenario's first by default.
     capture : collection of str
         Names of ports whose frames go to the sink.
     """
 
     def __init__(
-        self, scenario: ScenarioConfig, transport: str, seed: int, *, capture: frozenset[str] = frozenset()
-    ) -> None:
+        self, scenario: ScenarioConfig, transport: str, seed: int, *, routing: str | None = None,
+        capture: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         started = time.perf_counter()
         self.scenario = scenario
         self.transport = transport
         self.seed = seed
-        self.messages = make_messages(scenario, seed)
+        self.routing = routing or scenario.routings[0]
+        shape = scenario.topology
+        hosts = shape.hosts if shape.kind == "star" else shape.host_count
+        self.messages = make_messages(scenario, seed, hosts)
         needed = hosts_needed(self.messages)
-        hosts = scenario.topology.hosts or needed
-        if hosts < needed:
-            raise ConfigError(f"topology.hosts: the workload names host {needed - 1}; raise hosts to {needed}")
-        self.topology = build_star(scenario, hosts)
+        if hosts is not None and hosts < needed:
+            raise ConfigError(
+                f"topology.hosts: the workload names host {needed - 1}, and there are {hosts}; make it {needed}"
+            )
+        self.topology = build_topology(shape, scenario.link, hosts or needed)
+        self.flow_nics = _choose_nics(self.topology, self.messages)
         unknown = sorted(capture - set(self.topology.port_names))
         if unknown:
             known = ", ".join(self.topology.port_names[:4])
             raise ConfigError(f"capture: there is no port {unknown[0]!r}; ports are {known} and so on")
-        self._protocol = world.TTPOE if transport.startswith("ttpoe") else world.ROCE
-        self._is_lossless = transport.endswith("-pfc")
+        self.profile = PROFILES[transport]
         self._capture = capture
         self.world = self._build()
         self.setup_s = time.perf_counter() - started
@@ -97,10 +108,17 @@ class Fabric:
         ends = np.zeros(2 * n_flows, world.END)
         ends["timer_pending_ps"] = units.NEVER
         ends["host"] = np.array([(m.src, m.dst) for m in self.messages], np.int32).ravel()
-        ends["peer_host"] = np.array([(m.dst, m.src) for m in self.messages], np.int32).ravel()
-        ends["port"] = topology.host_port[ends["host"]]
+        ends["nic"] = self.flow_nics.ravel()
+        ends["peer_nic"] = self.flow_nics[:, ::-1].ravel()
+        ends["port"] = topology.nic_port[ends["nic"]]
+        ends["entropy"] = [
+            name_hash(self.seed, "ecmp", m.name, side) & 0xFFFFFFFF for m in self.messages for side in ("tx", "rx")
+        ]
         ends["priority"] = scenario.priority
         ports, ingress, switches = self._build_ports()
+        impairments, ordinals, ports["impairment"] = build_impairments(
+            self.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames
+        )
         queues = np.zeros(n_ports * PRIORITIES, QUEUE)
         for name in ("head", "tail", "ready_head", "ready_tail"):
             queues[name] = -1
@@ -118,12 +136,12 @@ class Fabric:
         schedule["bucket"] = -1
         schedule["shift"] = bucket_shift(_longest_ps(ports, data_wire_bytes(self.transport, scenario)))
         engine["free_count"] = _FIRST_PACKETS
-        engine["protocol"] = self._protocol
+        engine["protocol"] = self.profile.protocol
         engine["pfc_quanta"] = scenario.switch.pause_quanta
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
         engine["unfinished"] = n_flows
         engine["is_tracing"] = bool(self._capture)
-        engine["is_sharing"] = self._protocol == world.TTPOE and scenario.ttpoe.shared_window
+        engine["is_sharing"] = self.profile.is_ttpoe and scenario.ttpoe.shared_window
         if scenario.hosts.drain_rate_bps is not None:
             engine["drain_bytes"], engine["drain_ps"] = drain_ratio(scenario.hosts.drain_rate_bps)
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
@@ -136,13 +154,28 @@ class Fabric:
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
-            roce_params=roce_params, routes=topology.routes, kicks=np.zeros(n_ports, np.int32),
-            bad_fcs_frames=self._place_bad_fcs_frames(ports),
+            roce_params=roce_params, kicks=np.zeros(n_ports, np.int32), **self._build_routing(switches),
+            impairments=impairments, ordinals=ordinals,
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
-            series=np.zeros(series.BUCKETS, world.SERIES),
+            series=np.zeros(series.ROWS, world.SERIES),
         )
         _schedule_flows(arrays)
         return arrays
+
+    def _build_routing(self, switches: np.ndarray) -> dict[str, np.ndarray]:
+        topology, config = self.topology, self.scenario.routing
+        switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
+        groups = topology.routes.groups.copy()
+        groups["turn"] = switches["salt"][topology.port_switch[topology.routes.members[groups["first"]]]]
+        routing = np.zeros(1, ROUTING)
+        routing[0] = (POLICIES[self.routing], config.flowlet_gap_ps, config.choices)
+        rows = topology.switches << FLOWLET_SHIFT if self.routing == "flowlet" else 1
+        flowlets = np.zeros(rows, FLOWLET)
+        flowlets["port"] = -1
+        return {
+            "group_of": topology.routes.group_of, "groups": groups, "members": topology.routes.members,
+            "routing": routing, "flowlets": flowlets,
+        }  # fmt: skip
 
     def _build_ports(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         scenario, topology = self.scenario, self.topology
@@ -164,53 +197,45 @@ class Fabric:
         ports["is_watched"][self.watched_port] = 1 + scenario.priority
         ingress = np.zeros(n_ports * PRIORITIES, INGRESS)
         switches = np.zeros(topology.switches, SWITCH)
-        headroom_bytes = 0
-        if self._is_lossless:
+        headroom_bytes = np.zeros(topology.switches, np.int64)
+        if self.profile.is_lossless:
             priorities = {scenario.priority, scenario.answer_priority}
             switches["lossless_mask"] = sum(1 << p for p in priorities)
             frame_bytes = data_wire_bytes(self.transport, scenario)
             if scenario.switch.headroom_bytes is None:
                 _check_quanta(scenario.switch.pause_quanta, frame_bytes, len(priorities))
-            # An idle port needs no headroom, so that idle hosts change nothing.
-            busy = {host for message in self.messages for host in (message.src, message.dst)}
-            for i in topology.host_port[sorted(busy)] ^ 1:
+            # A port towards an idle NIC needs no headroom, so that idle hosts change nothing.
+            busy = np.ones(n_ports, bool)
+            busy[topology.nic_port ^ 1] = False
+            busy[topology.nic_port[self.flow_nics.ravel()] ^ 1] = True
+            for i in np.flatnonzero(busy & (topology.port_switch >= 0)):
                 bound = scenario.switch.headroom_bytes or headroom_bound_bytes(
-                    frame_bytes, int(topology.rate_bps[i]), int(topology.delay_ps[i]),
+                    frame_bytes, int(topology.rate_bps[i]), topology.one_way_ps(int(i)),
                     scenario.switch.pause_reaction_ps, scenario.switch.pipeline_latency_ps, len(priorities),
                 )
                 for p in priorities:
                     ingress[i * PRIORITIES + p]["headroom_limit_bytes"] = bound
-                    headroom_bytes += bound
+                    headroom_bytes[topology.port_switch[i]] += bound
         switches["shared_limit_bytes"] = scenario.switch.buffer_bytes - headroom_bytes
         switches["alpha_q16"] = round(scenario.switch.alpha * 65_536)
         switches["resume_offset_bytes"] = scenario.switch.resume_offset_bytes
-        least = headroom_bytes + 2 * data_wire_bytes(self.transport, scenario)
+        most_bytes = int(headroom_bytes.max())
+        least = most_bytes + 2 * data_wire_bytes(self.transport, scenario)
         if scenario.switch.buffer_bytes < least:
             given = scenario.switch.buffer_bytes
-            needs = f"{headroom_bytes} for PFC headroom and room for two frames" if headroom_bytes else "two frames"
+            needs = f"{most_bytes} for PFC headroom and room for two frames" if most_bytes else "two frames"
             raise ConfigError(
                 f"switch.buffer_bytes: {given} is too small for {self.transport}, which needs {needs}; raise it to "
                 f"{least} at least"
             )
         return ports, ingress, switches
 
-    def _place_bad_fcs_frames(self, ports: np.ndarray) -> np.ndarray:
-        """Give each port its range in the list of ordinals; returns the list."""
-        ordinals: list[int] = []
-        for port, frames in self.topology.bad_fcs_frames.items():
-            ports["bad_next"][port] = len(ordinals)
-            ordinals += frames
-            ports["bad_end"][port] = len(ordinals)
-        return np.array(ordinals or [0], np.int64)
-
     @property
     def watched_port(self) -> int:
-        """The last port towards the host that is sent most."""
-        load: dict[int, int] = {}
-        for message in self.messages:
-            load[message.dst] = load.get(message.dst, 0) + message.size_bytes
-        busiest = max(load, key=lambda host: (load[host], -host))
-        return int(self.topology.host_port[busiest]) ^ 1
+        """The last port towards the NIC that is sent most; of equals, the first."""
+        load = np.zeros(len(self.topology.nic_port), np.int64)
+        np.add.at(load, self.flow_nics[:, 1], [message.size_bytes for message in self.messages])
+        return int(self.topology.nic_port[int(np.argmax(load))]) ^ 1
 
     def _build_ttpoe(self, n_flows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         config = self.scenario.ttpoe
@@ -223,7 +248,7 @@ class Fabric:
         pools = np.zeros(self.topology.hosts + 1, state.POOL)
         pools["limit_bytes"] = config.window_bytes if config.shared_window else units.NEVER
         pools["limit_bytes"][-1] = units.NEVER
-        if self._protocol != world.TTPOE:
+        if not self.profile.is_ttpoe:
             return np.zeros(1, state.LINK), np.zeros(1, state.SENT), pools, params
         links = np.zeros(2 * n_flows, state.LINK)
         seqs = np.array(
@@ -247,7 +272,7 @@ class Fabric:
         params = np.zeros(1, roce.ROCE_PARAMS)
         window = units.NEVER if config.window_bytes is None else config.window_bytes
         params[0] = (config.mtu_bytes, window, config.rto_ps, config.retry_limit, config.ack_every_packets)
-        if self._protocol != world.ROCE:
+        if self.profile.protocol != world.ROCE:
             return np.zeros(1, roce.QP), params
         qps = np.zeros(2 * n_flows, roce.QP)
         psns = [name_hash(self.seed, "psn", m.name) & roce.PSN_MASK for m in self.messages]
@@ -330,6 +355,29 @@ class Fabric:
         engine["free_head"] = old
         engine["free_count"] += old
         self.world = self.world._replace(packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME))
+
+
+def _choose_nics(topology: Topology, messages: list[Message]) -> np.ndarray:
+    """int32 (flows, 2): the NICs that each message leaves and reaches, of the same number in both hosts.
+
+    Where a message names none, its sender's messages take the NICs in turn.
+    """
+    mine = np.split(np.arange(len(topology.nic_host)), np.searchsorted(topology.nic_host, range(1, topology.hosts)))
+    turns: dict[int, int] = {}
+    chosen = np.zeros((len(messages), 2), np.int32)
+    for k, message in enumerate(messages):
+        of_src, of_dst = mine[message.src], mine[message.dst]
+        both = min(len(of_src), len(of_dst))
+        if message.nic is None:
+            turn = turns.get(message.src, 0)
+            turns[message.src] = turn + 1
+            number = turn % both
+        else:
+            number = message.nic
+            if number >= both:
+                raise ConfigError(f"workload.flows.{k}.nic: there is no NIC {number}; the last one is {both - 1}")
+        chosen[k] = of_src[number], of_dst[number]
+    return chosen
 
 
 def _check_quanta(pause_quanta: int, frame_bytes: int, priorities: int) -> None:

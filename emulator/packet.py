@@ -17,14 +17,20 @@ PACKET = np.dtype(
         ("next", "i4"),  # next row of the queue, line or free list that this one is in
         ("wire_bytes", "i4"),  # on the line: frame, FCS, preamble and gap
         ("end", "i4"),  # the flow's end that it is for
-        ("dst", "i4"),  # destination host
-        ("in_port", "i4"),  # port by which it entered the switch that holds it
+        ("dst", "i4"),  # destination NIC
+        ("in_port", "i4"),  # port by which it entered the switch that holds it; on a line, frames to be overtaken by
         ("kind", "i1"),
         ("priority", "i1"),
-        ("is_damaged", "i1"),
+        ("fate", "i1"),  # what an impaired line did to it: see emulator.impair; 0 for nothing
+        ("ecn", "i1"),  # RFC 3168's field
     ],
     align=True,
 )
+
+# The ECN field.
+NOT_ECT = 0
+ECT = 2
+CE = 3
 
 # Kinds.
 DATA = 0
@@ -40,7 +46,8 @@ def take_packet(engine, packets):
     """A free row of ``packets``; the engine makes sure before each event that there are enough. Both modified."""
     p = engine["free_head"]
     engine["free_head"] = int(packets[p]["next"])
-    packets[p]["is_damaged"] = 0
+    packets[p]["fate"] = 0
+    packets[p]["ecn"] = 0
     engine["free_count"] -= 1
     engine["created"] += 1
     return p

@@ -11,8 +11,9 @@ import numpy as np
 
 from emulator import ideal, world
 from emulator.buffer import DROP_CAUSES, PRIORITIES
+from emulator.conservation import arrived, check_conservation
 from emulator.engine import RunStatus
-from emulator.packet import LINE_ONLY_BYTES
+from emulator.impair import BAD_FCS, COUNTERS, DUPLICATED
 from emulator.roce import (
     ACKNOWLEDGE,
     MAX_OUTSTANDING_PACKETS,
@@ -22,7 +23,7 @@ from emulator.roce import (
     WRITE_ONLY,
     wire_bytes,
 )  # fmt: skip
-from emulator.series import extend
+from emulator.series import collect_series, edges_ps, extend
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
@@ -34,7 +35,8 @@ FLOW_RESULT = np.dtype(
     [
         ("src", "i4"), ("dst", "i4"), ("size_bytes", "i8"), ("start_ps", "i8"),
         ("fct_rx_ps", "i8"), ("fct_tx_ps", "i8"), ("ideal_ps", "i8"),  # -1: unfinished
-        ("drops", "i8"), ("resent_packets", "i8"), ("timeouts", "i8"), ("nack_fulls", "i8"), ("failure", "i8"),
+        ("drops", "i8"), ("resent_packets", "i8"), ("timeouts", "i8"), ("nack_fulls", "i8"), ("corrupted", "i8"),
+        ("failure", "i8"),
     ]
 )
 
@@ -43,15 +45,12 @@ _LINK_COUNTERS = ("probes_sent", "resends_spurious", "nack_fulls_sent", "nack_fu
 """Of TTPoE's link rows, summed over both ends of all flows."""
 
 
-class ConservationError(AssertionError):
-    """Frames came from nowhere or vanished: a fault of the emulator."""
-
-
 @dataclass(frozen=True)
 class RunResult:
     """What one run measured. Digest: SHA-256 over every integer result, without wall time."""
 
     transport: str
+    routing: str
     seed: int
     status: RunStatus
     flows: np.ndarray
@@ -59,10 +58,13 @@ class RunResult:
     flow_names: tuple[str, ...]
     counters: dict[str, int]
     drop_causes: dict[str, int]
+    frames_impaired: dict[str, int]
+    """What lines did to frames, by the names of ImpairmentCounters; ``bad_icrc``: refused by RoCE hosts."""
     ports: list[dict[str, Any]]
     series: np.ndarray
     """SERIES rows up to the end, the last values carried on."""
-    series_bucket_ps: int
+    series_edges_ps: np.ndarray
+    """int64 (rows + 1,): where each begins, and where the last one ends."""
     end_ps: int
     goodput_limit_gbps: float | None
     wire_bound_ps: int | None
@@ -81,6 +83,11 @@ class RunResult:
             if flow["fct_rx_ps"] < 0 or flow["failure"]
         ]
 
+    @property
+    def changed(self) -> list[str]:
+        """Names of the flows whose bytes arrived changed."""
+        return [name for name, flow in zip(self.flow_names, self.flows, strict=True) if flow["corrupted"]]
+
     def summary(self) -> dict[str, Any]:
         """The run's row of the JSON output."""
         done = self.flows[self.flows["fct_rx_ps"] >= 0]
@@ -90,6 +97,7 @@ class RunResult:
         total = int(done["size_bytes"].sum())
         return {
             "transport": self.transport,
+            "routing": self.routing,
             "seed": self.seed,
             "flows": len(self.flows),
             "finished": len(self.flows) - len(self.unfinished),
@@ -104,6 +112,9 @@ class RunResult:
             "slowdown_p99": _quantile(done["fct_rx_ps"] / np.maximum(done["ideal_ps"], 1), 0.99),
             "drops": self.counters["drops"],
             "drop_causes": self.drop_causes,
+            "lost": self.counters["lost"],
+            "frames_impaired": self.frames_impaired,
+            "corrupted": int(self.flows["corrupted"].sum()),
             "pauses": self.counters["pauses"],
             "paused_us": self.counters["paused_ps"] / PS_PER_US,
             "max_queue_bytes": max(port["max_queue_bytes"] for port in self.ports),
@@ -153,16 +164,16 @@ def frame_wire_bytes(protocol: int, mtu_bytes: int, size_bytes: int) -> np.ndarr
     return wire
 
 
-def _hops(fabric: Fabric, src: int, dst: int) -> list[ideal.Hop]:
+def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
     ports = fabric.world.ports
-    path = fabric.topology.path(src, dst)
+    path = fabric.topology.path(src_nic, dst_nic)
     return [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path]
 
 
-def ideal_flow_ps(fabric: Fabric, src: int, dst: int, size_bytes: int) -> int:
-    """Completion time of one message alone on the idle path between two hosts."""
-    hops, back = _hops(fabric, src, dst), _hops(fabric, dst, src)
-    if fabric.transport.startswith("ttpoe"):
+def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -> int:
+    """Completion time of one message alone on an idle path between two NICs: the first of the shortest."""
+    hops, back = _hops(fabric, src_nic, dst_nic), _hops(fabric, dst_nic, src_nic)
+    if fabric.profile.is_ttpoe:
         config = fabric.scenario.ttpoe
         frames = message_frames(world.TTPOE, config.mtu_bytes, size_bytes)
         last_bytes = size_bytes - (frames.count - 1) * config.mtu_bytes
@@ -182,8 +193,8 @@ def ideal_flow_ps(fabric: Fabric, src: int, dst: int, size_bytes: int) -> int:
 
 
 def has_one_receiver(fabric: Fabric) -> bool:
-    """Whether all messages go to one host, so that its line bounds them all."""
-    return len({message.dst for message in fabric.messages}) == 1
+    """Whether all messages go to one NIC, so that its line bounds them all."""
+    return len(np.unique(fabric.flow_nics[:, 1])) == 1
 
 
 def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
@@ -197,76 +208,18 @@ def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
     protocol = int(fabric.world.engine[0]["protocol"])
     total = 0
     reach: list[int] = []
-    for message in fabric.messages:
+    for message, nics in zip(fabric.messages, fabric.flow_nics.tolist(), strict=True):
         frames = message_frames(protocol, mtu_bytes, message.size_bytes)
         total += frames.total
-        hops = _hops(fabric, message.src, message.dst)
+        hops = _hops(fabric, *nics)
         reach.append(message.start_ps + ideal.control_path_ps(hops[:-1], frames.first))
     last = hops[-1]
     first_ps = min(message.start_ps for message in fabric.messages)
     return min(reach) - first_ps + last.line_ps(total) + last.delay_ps
 
 
-def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
-    """Packets in the lists that begin at ``heads``."""
-    count = 0
-    after = rows["next"]
-    for head in heads[heads >= 0].tolist():
-        p = head
-        while p >= 0:
-            count += 1
-            p = int(after[p])
-    return count
-
-
-def check_conservation(w: world.World) -> int:
-    """Frames in queues and on lines, at the end of a run or between any two events.
-
-    Raises
-    ------
-    ConservationError
-        If a frame or a byte of a buffer is unaccounted for.
-    """
-    engine = w.engine[0]
-    at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
-    inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"]]))
-    queue_bytes = np.zeros(len(w.queues), np.int64)
-    ingress_bytes = np.zeros(len(w.ingress), np.int64)
-    for q in np.flatnonzero(w.queues["head"] >= 0).tolist():
-        p = int(w.queues["head"][q])
-        while p >= 0:
-            inside += 1
-            if at_switches[q]:
-                size = int(w.packets["wire_bytes"][p]) - LINE_ONLY_BYTES
-                queue_bytes[q] += size
-                ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
-            p = int(w.packets["next"][p])
-    held = len(w.packets) - int(engine["free_count"])
-    balance = int(engine["created"] - engine["delivered"] - engine["dropped"] - engine["lost"])
-    if not inside == held == balance:
-        raise ConservationError(
-            f"{engine['created']} frames created, {engine['delivered']} delivered, {engine['dropped']} dropped, "
-            f"{engine['lost']} lost, so {balance} should be inside; {inside} are listed and {held} rows are held"
-        )
-    of_switch = np.repeat(w.ports["switch"], PRIORITIES)
-    shared = [int(w.ingress["shared_bytes"][of_switch == k].sum()) for k in range(len(w.switches))]
-    for what, told, found in (
-        ("queues", w.queues["bytes"], queue_bytes),
-        ("ingress ports", w.ingress["shared_bytes"] + w.ingress["headroom_bytes"], ingress_bytes),
-        ("shared pools", w.switches["shared_bytes"], np.array(shared)),
-    ):
-        if not np.array_equal(told, found):
-            raise ConservationError(f"{what} account for {int(told.sum())} bytes; {int(found.sum())} are there")
-    if (w.switches["shared_bytes"] > w.switches["shared_limit_bytes"]).any():
-        raise ConservationError("a shared pool holds more than it has")
-    if (w.ingress["headroom_bytes"] > w.ingress["headroom_limit_bytes"]).any():
-        raise ConservationError("a headroom holds more than it has")
-    return inside
-
-
-def _carry_on(series: np.ndarray, count: int) -> np.ndarray:
-    """Give buckets without a sample the last values before them."""
-    rows = series[:count].copy()
+def _carry_on(rows: np.ndarray) -> np.ndarray:
+    """Give buckets without a sample the last values before them; returns ``rows``, modified."""
     for name, bit in (("depth_bytes", 1), ("paused", 2)):
         touched = (rows["is_touched"] & bit) != 0
         source = np.maximum.accumulate(np.where(touched, np.arange(len(rows)), -1))
@@ -283,10 +236,10 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     w = fabric.world
     engine = w.engine[0]
     inside = check_conservation(w)
-    is_ttpoe = int(engine["protocol"]) == world.TTPOE
+    is_ttpoe = fabric.profile.is_ttpoe
     rows = (w.links if is_ttpoe else w.qps)[0::2]
     flows = np.zeros(len(w.flows), FLOW_RESULT)
-    for name in ("size_bytes", "start_ps", "drops", "failure"):
+    for name in ("size_bytes", "start_ps", "drops", "corrupted", "failure"):
         flows[name] = w.flows[name]
     flows["src"], flows["dst"] = w.ends["host"][0::2], w.ends["host"][1::2]
     flows["resent_packets"] = rows["payloads_resent" if is_ttpoe else "packets_resent"]
@@ -298,13 +251,14 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     known: dict[tuple[object, ...], int] = {}
     ports = w.ports
     for k, message in enumerate(fabric.messages):
-        path = fabric.topology.path(message.src, message.dst)
+        path = fabric.topology.path(*fabric.flow_nics[k].tolist())
         key = (message.size_bytes, *((int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path))
         if flows["fct_rx_ps"][k] < 0:
             flows["ideal_ps"][k] = -1
             continue
         if key not in known:
-            known[key] = ideal_flow_ps(fabric, message.src, message.dst, message.size_bytes)
+            src_nic, dst_nic = fabric.flow_nics[k].tolist()
+            known[key] = ideal_flow_ps(fabric, src_nic, dst_nic, message.size_bytes)
         flows["ideal_ps"][k] = known[key]
 
     end_ps = int(engine["now_ps"])
@@ -312,15 +266,18 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     ingress = w.ingress.reshape(-1, PRIORITIES)
     is_paused = (ports["paused"][:, None] >> np.arange(PRIORITIES)) & 1 != 0
     paused_ps = queues["paused_ps"] + np.where(is_paused, end_ps - queues["paused_since_ps"], 0)
+    fates = np.where(ports["impairment"][:, None] >= 0, w.impairments["counts"][ports["impairment"]], 0)
+    lost = fates[:, 1:BAD_FCS].sum(axis=1)
     port_rows = [
         {
             "name": name,
             "rate_bps": int(ports[i]["rate_bps"]),
             "tx_frames": int(ports[i]["tx_frames"]),
             "tx_bytes": int(ports[i]["tx_bytes"]),
-            "rx_frames": int(ports[i ^ 1]["tx_frames"]) - _listed(w.packets, ports["line_head"][i ^ 1 : (i ^ 1) + 1]),
+            "rx_frames": arrived(w, i ^ 1) + int(fates[i ^ 1, DUPLICATED] - lost[i ^ 1]),
             "drops": int(queues[i]["drops"].sum()),
-            "bad_fcs": int(ports[i]["bad_fcs"]),
+            "lost": int(lost[i]),
+            "bad_fcs": int(fates[i, BAD_FCS]),
             "max_queue_bytes": int(queues[i]["max_bytes"].max()),
             "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),
             "xoffs_sent": int(ingress[i]["xoff_count"].sum()),
@@ -343,34 +300,40 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "pauses": int(w.ingress["xoff_count"].sum()),
         "paused_ps": int(paused_ps.sum()),
         "pfc_frames": int(engine["pfc_frames"]),
+        "no_route": int(engine["no_route"]),
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
         "max_shared_bytes": int(w.switches["max_shared_bytes"].max()),
         "end_ps": end_ps,
     }
+    impaired = dict(zip(COUNTERS, w.impairments["counts"][:, 1:].sum(axis=0).tolist(), strict=True))
+    impaired["bad_icrc"] = int(engine["bad_icrc"])
     mtu = fabric.scenario.ttpoe.mtu_bytes if is_ttpoe else fabric.scenario.roce.mtu_bytes
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
     wire = message_frames(int(engine["protocol"]), mtu, largest.size_bytes).total
     bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
     extend(w.engine, w.series, end_ps)
-    bucket_ps = int(engine["series_bucket_ps"])
+    series = _carry_on(collect_series(int(engine["series_kept"]), w.series, end_ps))
     digest = hashlib.sha256()
-    digest.update(json.dumps([fabric.transport, fabric.seed, counters, causes], sort_keys=True).encode())
+    names = [fabric.transport, fabric.routing, fabric.seed]
+    digest.update(json.dumps([*names, counters, causes, impaired], sort_keys=True).encode())
     integers = (flows, queues["drops"], queues["max_bytes"], paused_ps, ingress["xoff_count"], ports["tx_bytes"])
     for array in integers:
         digest.update(np.ascontiguousarray(array).tobytes())
     return RunResult(
         transport=display_name(fabric),
+        routing=fabric.routing,
         seed=fabric.seed,
         status=status,
         flows=flows,
         flow_names=tuple(message.name for message in fabric.messages),
         counters=counters,
         drop_causes=causes,
+        frames_impaired=impaired,
         ports=port_rows,
-        series=_carry_on(w.series, end_ps // bucket_ps + 1),
-        series_bucket_ps=bucket_ps,
+        series=series,
+        series_edges_ps=edges_ps(len(series)),
         end_ps=end_ps,
         goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire if has_one_receiver(fabric) else None,
         wire_bound_ps=_wire_bound_ps(fabric, mtu),
@@ -383,7 +346,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
 
 def display_name(fabric: Fabric) -> str:
     """The transport's name in tables; payloads above the specification's 1024 bytes make it ttpoe-jumbo."""
-    if fabric.transport.startswith("ttpoe") and fabric.scenario.ttpoe.mtu_bytes > 1024:
+    if fabric.profile.is_ttpoe and fabric.scenario.ttpoe.mtu_bytes > 1024:
         return fabric.transport.replace("ttpoe", "ttpoe-jumbo", 1)
     return fabric.transport
 

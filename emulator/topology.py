@@ -1,46 +1,177 @@
-"""From a scenario to nodes, named ports, cables and routes; and the headroom that a cable needs.
+"""A wired network: nodes, named ports, cables and routes; and the headroom that a cable needs.
 
-Cables are pairs of ports: port 2c and port 2c + 1 are each other's far end.
+Cables are pairs of ports: port 2c and port 2c + 1 are each other's far end. A host has one NIC or more; frames are
+addressed to NICs, so routes lead to NICs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from emulator.config import ConfigError, ScenarioConfig
 from emulator.pfc import PFC_WIRE_BYTES
+from emulator.routing import Routes, shortest_paths
+from ttpoe.impairments import ImpairmentConfig
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A wired network; a host's node number is its host number, switches are numbered apart."""
+    """Who is cabled to whom, at which rate, and how frames find their way.
 
-    hosts: int
-    switches: int
+    Attributes
+    ----------
+    hosts, switches : int
+    host_names, switch_names : tuple of str
+    switch_tiers : tuple of int
+        1 where hosts are attached, more towards the core; for drawing and counting.
+    port_names : tuple of str
+    port_nic, port_switch : int32 arrays, shape (ports,)
+        What a port belongs to, -1 for neither.
+    rate_bps, delay_ps : int64 arrays, shape (ports,)
+        Line rate and propagation.
+    nic_port, nic_host : int32 arrays, shape (nics,)
+        Hosts' NICs, host by host.
+    routes : Routes
+    bad_fcs_frames : dict
+        By port: ordinals of the frames it sends that arrive damaged, ascending.
+    impairments : dict
+        By port: of the way that begins there, where there are any. Their constant delay is part of ``delay_ps``.
+    """
+
+    host_names: tuple[str, ...]
+    switch_names: tuple[str, ...]
+    switch_tiers: tuple[int, ...]
     port_names: tuple[str, ...]
-    port_host: np.ndarray
-    """int32 (ports,): the host a port belongs to, or -1."""
+    port_nic: np.ndarray
     port_switch: np.ndarray
-    """int32 (ports,): the switch a port belongs to, or -1."""
     rate_bps: np.ndarray
-    """int64 (ports,)."""
     delay_ps: np.ndarray
-    """int64 (ports,): propagation."""
-    host_port: np.ndarray
-    """int32 (hosts,): a host's NIC."""
-    routes: np.ndarray
-    """int32 (switches, hosts): the port towards a host."""
-    bad_fcs_frames: dict[int, tuple[int, ...]]
-    """By port: ordinals of the frames it sends that arrive damaged, ascending."""
+    nic_port: np.ndarray
+    nic_host: np.ndarray
+    routes: Routes
+    bad_fcs_frames: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    impairments: dict[int, ImpairmentConfig] = field(default_factory=dict)
 
-    def path(self, src: int, dst: int) -> list[int]:
-        """Ports that send, one a hop, on the way from host ``src`` to host ``dst``."""
-        ports = [int(self.host_port[src])]
+    def one_way_ps(self, port: int) -> int:
+        """Half of the longest time that a frame takes through ``port``'s cable and another one back."""
+        ways = (port, port ^ 1)
+        jitter_ps = sum(self.impairments[way].jitter_ps for way in ways if way in self.impairments)
+        return -(-(int(self.delay_ps[ways[0]]) + int(self.delay_ps[ways[1]]) + jitter_ps) // 2)
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+        return len(self.host_names)
+
+    @property
+    def switches(self) -> int:
+        """Number of switches."""
+        return len(self.switch_names)
+
+    @property
+    def host_port(self) -> np.ndarray:
+        """int32 (hosts,): each host's first NIC's port."""
+        return self.nic_port[np.searchsorted(self.nic_host, np.arange(self.hosts))]
+
+    def nics(self, host: int) -> np.ndarray:
+        """Numbers of a host's NICs."""
+        return np.flatnonzero(self.nic_host == host)
+
+    def path(self, src_nic: int, dst_nic: int) -> list[int]:
+        """Ports that send, one a hop, on the first of the shortest ways between two NICs; empty if there is none."""
+        ports = [int(self.nic_port[src_nic])]
         while (switch := int(self.port_switch[ports[-1] ^ 1])) >= 0:
-            ports.append(int(self.routes[switch, dst]))
+            onward = self.routes.ports(switch, dst_nic)
+            if not len(onward):
+                return []
+            ports.append(int(onward[0]))
         return ports
+
+
+class Wiring:
+    """Collects hosts, switches and cables, in the order that names and numbers them.
+
+    Ports of a switch are numbered as they are cabled. A host's only NIC bears the host's name, several are h.n0, h.n1.
+    """
+
+    def __init__(self, impairments: ImpairmentConfig = ImpairmentConfig()) -> None:  # noqa: B008, it is frozen
+        self._impairments = impairments
+        self._ways: list[ImpairmentConfig] = []
+        self._hosts: list[str] = []
+        self._switches: list[str] = []
+        self._tiers: list[int] = []
+        self._cables: list[tuple[int, int, int, int]] = []  # switches count from -1 downwards
+        self.bad_fcs_frames: dict[int, tuple[int, ...]] = {}
+
+    def add_host(self, name: str) -> int:
+        """A host; returns its end for :meth:`cable`."""
+        self._hosts.append(name)
+        return len(self._hosts) - 1
+
+    def add_switch(self, name: str, tier: int = 1) -> int:
+        """A switch; returns its end for :meth:`cable`."""
+        self._switches.append(name)
+        self._tiers.append(tier)
+        return -len(self._switches)
+
+    def cable(
+        self, a: int, b: int, rate_bps: int, delay_ps: int,
+        ways: tuple[ImpairmentConfig | None, ImpairmentConfig | None] = (None, None),
+    ) -> int:  # fmt: skip
+        """Cable two ends; returns the port at ``a``. The port at ``b`` is one more.
+
+        ``ways`` are the impairments from ``a`` and from ``b``, where they are not those of all cables.
+        """
+        self._ways += [self._impairments if way is None else way for way in ways]
+        self._cables.append((a, b, rate_bps, delay_ps))
+        return 2 * len(self._cables) - 2
+
+    def build(self) -> Topology:
+        """The finished network, with routes."""
+        ends = np.array([cable[:2] for cable in self._cables], np.int64).reshape(-1, 2).ravel()
+        rate, delay = (np.repeat(np.array([c[k] for c in self._cables], np.int64), 2) for k in (2, 3))
+        port_switch = np.where(ends < 0, -1 - ends, -1).astype(np.int32)
+        nic_ports = np.flatnonzero(ends >= 0)
+        nic_ports = nic_ports[np.argsort(ends[nic_ports], kind="stable")].astype(np.int32)
+        nic_host = ends[nic_ports].astype(np.int32)
+        port_nic = np.full(len(ends), -1, np.int32)
+        port_nic[nic_ports] = np.arange(len(nic_ports))
+        return Topology(
+            host_names=tuple(self._hosts),
+            switch_names=tuple(self._switches),
+            switch_tiers=tuple(self._tiers),
+            port_names=self._name_ports(ends, nic_host),
+            port_nic=port_nic,
+            port_switch=port_switch,
+            rate_bps=rate,
+            delay_ps=delay + np.array([way.delay_ps for way in self._ways], np.int64),
+            nic_port=nic_ports,
+            nic_host=nic_host,
+            routes=shortest_paths(port_switch, nic_ports),
+            bad_fcs_frames=self.bad_fcs_frames,
+            impairments={port: way for port, way in enumerate(self._ways) if way.is_active},
+        )
+
+    def _name_ports(self, ends: np.ndarray, nic_host: np.ndarray) -> tuple[str, ...]:
+        nics = np.bincount(nic_host, minlength=len(self._hosts))
+        used: dict[int, int] = {}
+        names = []
+        for end in ends.tolist():
+            number = used.get(end, 0)
+            used[end] = number + 1
+            if end < 0:
+                names.append(f"{self._switches[-1 - end]}.p{number}")
+            else:
+                names.append(self._hosts[end] + (f".n{number}" if nics[end] > 1 else ""))
+        return tuple(names)
+
+
+def links_between(topology: Topology) -> Sequence[int]:
+    """First ports of the cables between switches."""
+    switch = topology.port_switch
+    return np.flatnonzero((switch >= 0) & (switch[np.arange(len(switch)) ^ 1] >= 0))[::2].tolist()
 
 
 def headroom_bound_bytes(
@@ -71,30 +202,3 @@ def headroom_bound_bytes(
     return 3 * max_wire_bytes + lossless_priorities * PFC_WIRE_BYTES + -(-in_time_ps * rate_bps // 8_000_000_000_000)
 
 
-def build_star(scenario: ScenarioConfig, hosts: int) -> Topology:
-    """Hosts h0, h1, ... on switch s0 with ports s0.p0, s0.p1, ...; host h is on port p of the same number."""
-    rate = np.full(hosts, scenario.link.rate_bps, np.int64)
-    delay = np.full(hosts, scenario.link.delay_ps, np.int64)
-    bad_fcs_frames: dict[int, tuple[int, ...]] = {}
-    for k, link in enumerate(scenario.topology.links):
-        for host in link.hosts:
-            if host >= hosts:
-                raise ConfigError(f"topology.links.{k}.hosts: there is no host {host}; the last one is {hosts - 1}")
-            rate[host] = rate[host] if link.rate_bps is None else link.rate_bps
-            delay[host] = delay[host] if link.delay_ps is None else link.delay_ps
-            if link.bad_fcs_frames:
-                bad_fcs_frames[2 * host] = tuple(sorted(set(link.bad_fcs_frames)))
-    number = np.arange(hosts, dtype=np.int32)
-    nobody = np.full(hosts, -1, np.int32)
-    return Topology(
-        hosts=hosts,
-        switches=1,
-        port_names=tuple(name for h in range(hosts) for name in (f"h{h}", f"s0.p{h}")),
-        port_host=np.stack([number, nobody], axis=1).ravel(),
-        port_switch=np.stack([nobody, np.zeros_like(nobody)], axis=1).ravel(),
-        rate_bps=np.repeat(rate, 2),
-        delay_ps=np.repeat(delay, 2),
-        host_port=2 * number,
-        routes=(2 * number + 1)[None, :].copy(),
-        bad_fcs_frames=bad_fcs_frames,
-    )

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from emulated import incast, make
 
-from emulator.config import TRANSPORTS, ConfigError, ScenarioConfig, data_wire_bytes, load_scenario, make_scenario
+from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, load_scenario, make_scenario
+from emulator.transports import TRANSPORTS
 from ttpoe.units import NEVER
 
 
@@ -105,8 +106,8 @@ def test_switches_are_true_or_false(field: str, value: Any) -> None:
         ({"workload": {"kind": "flows", "flows": [{"src": 0.5, "dst": 1, "size_bytes": 1}]}}, "workload.flows.0.src: ",
          "(given 0.5)"),
         ({"workload": {"kind": "flows"}}, "workload.flows: ", "required"),
-        ({"workload": {"kind": "burst"}}, "workload.kind: ", '"incast" or "flows"'),
-        ({"workload": {}}, "workload.kind: ", '"incast" or "flows"'),
+        ({"workload": {"kind": "burst"}}, "workload.kind: ", '"incast" or "permutation" or "flows"'),
+        ({"workload": {}}, "workload.kind: ", '"incast" or "permutation" or "flows"'),
         ({"workload": 5}, "workload: ", ""),
         ({"switch": 3}, "switch: ", ""),
         ({"name": 3}, "name: ", ""),
@@ -140,7 +141,7 @@ def test_the_sentence_names_the_field(values: dict[str, Any], starts: str, says:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"topology": {"hosts": 3}}, "topology.hosts: the workload names host 32; raise hosts to 33"),
+        ({"topology": {"hosts": 3}}, "topology.hosts: the workload names host 32, and there are 3; make it 33"),
         ({"topology": {"links": [{"hosts": [40]}]}}, "topology.links.0.hosts: there is no host 40; the last one is 32"),
         ({"workload": {"kind": "flows", "flows": [{"src": 1, "dst": 1, "size_bytes": 1}]}},
          "workload.flows.0.dst: a host cannot send to itself; name another than 1"),

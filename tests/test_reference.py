@@ -5,12 +5,13 @@ tests/test_captures_replayed.py shows that the module does so on the wire; here 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 from wirepair import MAC_A, MAC_B, WirePair
-from world import Rig
+from world import Rig, World, draw_script
 
 from ttpoe import machine
 from ttpoe.config import EndpointConfig
@@ -20,7 +21,7 @@ from ttpoe.impair import Impairment
 from ttpoe.reference import MAX_REPEATS
 from ttpoe.rules import MODULE, PROFILES, REFERENCE, SPECIFICATION, Rule
 from ttpoe.state import Failure, Status
-from ttpoe.units import NEVER, PS_PER_MS
+from ttpoe.units import NEVER, PS_PER_MS, PS_PER_US
 from ttpoe.wire import build, make_header, parse
 
 Op = Opcode
@@ -490,6 +491,20 @@ def test_an_answer_is_repeated_when_the_peer_falls_silent():
     assert (one["acks_repeated"], one["timeouts"], one.state) == (MAX_REPEATS, 0, OPEN)
 
 
+def test_the_waits_begin_anew_behind_each_further_id_of_the_peer():
+    one = repeating().bring_to(OPEN)
+    one.feed(Op.ACK, 0, 1001)
+    for _ in range(5):
+        one.timeout()
+    assert one["timer_at_ps"] - one.now_ps == 32_000
+    one.submit(10)
+    one.poll()
+    one.feed(Op.PAYLOAD, 501, 0, 10)
+    one.feed(Op.ACK, 0, 1002)
+    assert one["timer_at_ps"] - one.now_ps == 1000
+    assert one.timeout() == [(Op.ACK, 0, 501)]
+
+
 def test_no_answer_is_repeated_before_the_peer_has_answered_one_of_ours():
     """Its timer runs then, and repeats what is lost: more would only multiply."""
     one = repeating()
@@ -528,6 +543,14 @@ def test_new_payload_has_its_own_timeout_while_an_answer_waits_to_be_repeated():
     one.submit(10)
     one.poll()
     assert one["timer_at_ps"] == one["rto_ps"] == 200
+
+
+def test_a_resend_has_its_own_timeout_too():
+    one = repeating(rto_min_ps=200, rto_initial_ps=200).bring_to(OPEN)
+    one.now_ps = 30
+    one.feed(Op.NACK, 0, 1001)
+    assert one.poll() == [(1001, 100)]
+    assert one["timer_at_ps"] == 230
 
 
 def test_an_open_ack_is_repeated_to_a_peer_that_says_it_has_no_link():
@@ -616,6 +639,18 @@ def test_exactly_one_answer_for_each_payload():
         repeated = a.field("acks_repeated")
         sent = sum(way == "a" and parse(data).header[0]["opcode"] in (Op.ACK, Op.NACK) for way, data in pair.frames)
         assert sent == came + repeated
+
+
+@pytest.mark.parametrize(("rules", "in_order"), [(SPECIFICATION, False), (REFERENCE, True)], ids=["spec", "reference"])
+def test_whole_runs_that_repeat_answers(rules, in_order):
+    """Drawn scripts under the oracle of tests/world.py. Frames that overtake each other are a risk of OPEN_RESYNC."""
+    for seed in range(60):
+        script = draw_script(seed)
+        if in_order:
+            paths = [dataclasses.replace(path, duplicate=0.0, jitter_ps=0) for path in script.paths]
+            script = dataclasses.replace(script, paths=tuple(paths))
+        policy = (*script.policy, ("rules", int(rules)), ("answer_repeat_ps", 200 * PS_PER_US))
+        World(dataclasses.replace(script, policy=policy, max_steps=200_000)).run()
 
 
 def test_the_profiles():

@@ -39,7 +39,7 @@ def emulated() -> tuple[list[bytes], list[bytes], np.ndarray]:
     assert not result.unfinished
     topology, world = fabric.topology, fabric.world
     builder = FrameBuilder(
-        topology.port_names, topology.port_host, world.ends, 0, seed=7, message_bytes=world.flows["size_bytes"]
+        topology.port_names, topology.port_nic, world.ends, 0, seed=7, message_bytes=world.flows["size_bytes"]
     )
     sent: dict[str, list[bytes]] = {"h0": [], "h1": []}
     for row in np.concatenate(rows):

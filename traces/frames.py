@@ -9,6 +9,7 @@ Conventions, the same in every run:
   MAC 02:53:57 and p + 1 in three bytes, p its index over all ports; locally administered.
 - Payload: eight-byte words that repeat, flow number and id (TTPoE tx sequence, RoCEv2 PSN), four big-endian bytes each;
   so a resent frame equals the first, and a frame in the wrong flow shows.
+- A frame that an impaired line corrupted has one bit of its payload flipped.
 - No 802.1Q tags, so TTPoE frames show no priority; RoCEv2 frames do: DSCP = 8 x priority, the class selectors, which
   switches map back so by default.
 - IPv4: no fragments, identification 0 (RFC 6864), TTL 64; ECN 00, since the emulated hosts would not react to a mark.
@@ -82,7 +83,7 @@ class FrameBuilder:
     ----------
     port_names : sequence of str
         All ports, in the order of the run.
-    port_host : int array, shape (ports,)
+    port_nic : int array, shape (ports,)
         The host a port belongs to, or -1 for a switch's.
     ends : END array, shape (2 * flows,)
         Only ``host`` is read.
@@ -97,7 +98,7 @@ class FrameBuilder:
     """
 
     def __init__(
-        self, port_names: Sequence[str], port_host: np.ndarray, ends: np.ndarray, protocol: int, *, seed: int,
+        self, port_names: Sequence[str], port_nic: np.ndarray, ends: np.ndarray, protocol: int, *, seed: int,
         message_bytes: np.ndarray, ecn: int = 0,
     ) -> None:
         if protocol not in (TTPOE, ROCE):
@@ -107,9 +108,9 @@ class FrameBuilder:
         if not 0 <= ecn <= 3:
             raise ValueError(f"ecn is {ecn}; the field holds 0 to 3")
         self.port_names = tuple(port_names)
-        owners = enumerate(np.asarray(port_host).tolist())
+        owners = enumerate(np.asarray(port_nic).tolist())
         self._port_macs = [host_mac(host) if host >= 0 else switch_mac(port) for port, host in owners]
-        self._hosts: list[int] = ends["host"].tolist()
+        self._nics: list[int] = ends["nic"].tolist()
         self._protocol = int(protocol)
         self._seed = seed
         self._message_bytes: list[int] = np.asarray(message_bytes).tolist()
@@ -125,7 +126,7 @@ class FrameBuilder:
 
     def build_fields(self, fields: tuple[Any, ...]) -> bytes:
         """As :meth:`build`, from the row's values as ``rows.tolist()`` gives them: a fifth of the time."""
-        _, cookie, port, is_out, kind, priority, end, frame = fields
+        _, cookie, port, is_out, kind, priority, is_corrupted, end, frame = fields
         if kind == PFC:
             key = (port if is_out else port ^ 1, priority, cookie)
             built = self._pfc.get(key)
@@ -133,8 +134,11 @@ class FrameBuilder:
                 built = self._pfc[key] = self._build_pfc(*key)
             return built
         if self._protocol == TTPOE:
-            return self._build_ttpoe(end, *frame)
-        return self._build_roce(end, priority, *frame)
+            built, first = self._build_ttpoe(end, *frame), wire.HEADER_BYTES
+        else:
+            built = self._build_roce(end, priority, *frame)
+            first = len(built) - 4 - (frame[4] + 3 & ~3)
+        return _flip_bit(built, first, *frame[2:]) if is_corrupted else built
 
     def _build_pfc(self, port: int, priority: int, quanta: int) -> bytes:
         times = [0] * 8
@@ -148,7 +152,7 @@ class FrameBuilder:
         head = self._ttpoe.get(key)
         if head is None:
             header = wire.make_header(
-                dst_mac=host_mac(self._hosts[end]), src_mac=host_mac(self._hosts[end ^ 1]), opcode=opcode, vc=vc,
+                dst_mac=host_mac(self._nics[end]), src_mac=host_mac(self._nics[end ^ 1]), opcode=opcode, vc=vc,
                 tx_seq=0, rx_seq=0, payload_bytes=payload_bytes,
             )
             head = self._ttpoe[key] = wire.build(header)[:52]  # up to the sequence ids
@@ -176,7 +180,7 @@ class FrameBuilder:
         self, end: int, priority: int, opcode: int, payload_bytes: int
     ) -> tuple[bytes, int, int, bytes, int]:
         """Bytes up to the PSN's word, their ICRC so far, the acknowledge request, RETH, and bytes of padding."""
-        flow, source, destination = end >> 1, self._hosts[end ^ 1], self._hosts[end]
+        flow, source, destination = end >> 1, self._nics[end ^ 1], self._nics[end]
         pad = -payload_bytes % 4
         extended = 4 if opcode == ACKNOWLEDGE else 16 if opcode in (WRITE_FIRST, WRITE_ONLY) else 0
         udp_bytes = 8 + 12 + extended + payload_bytes + pad + 4
@@ -203,6 +207,17 @@ def _payload(flow: int, ident: int, payload_bytes: int) -> bytes:
     """The documented pattern: flow number and id, repeated."""
     words = _TWO_WORDS(flow, ident) * ((payload_bytes + 7) >> 3)
     return words if len(words) == payload_bytes else words[:payload_bytes]
+
+
+def _flip_bit(frame: bytes, first: int, ident: int, _: int, payload_bytes: int) -> bytes:
+    """What an impaired line left of a frame: one bit of its payload flipped, the same at all ports.
+
+    ``first`` is where the payload begins; without one, a bit of the byte there: TTPoE's pad, RoCEv2's ICRC.
+    """
+    bit = (ident * 0x9E3779B1 & 0xFFFFFFFF) % (8 * max(payload_bytes, 1))
+    damaged = bytearray(frame)
+    damaged[first + (bit >> 3)] ^= 1 << (bit & 7)
+    return bytes(damaged)
 
 
 class CaptureWriter:

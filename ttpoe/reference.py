@@ -142,8 +142,8 @@ def repeat_answer(link, params, now_ps, out, n_out):
             link["repeats"] += 1
             link["acks_repeated"] += 1
         link["repeat_at_ps"] = now_ps + (params["answer_repeat_ps"] << link["repeats"])
-    if link["timer_at_ps"] == NEVER and link["repeats"] < MAX_REPEATS:
-        link["timer_at_ps"] = link["repeat_at_ps"]
+    if link["tx_una"] == link["tx_max"]:  # the timer is for nothing else then
+        link["timer_at_ps"] = link["repeat_at_ps"] if link["repeats"] < MAX_REPEATS else NEVER
     return n_out
 
 

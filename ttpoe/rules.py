@@ -51,7 +51,7 @@ SPECIFICATION = Rule(0)
 """The specification with our readings, which docs/design.md lists."""
 REFERENCE = (
     Rule.START_AT_ONE | Rule.OPEN_ACK_ZERO | Rule.ACK_LAST | Rule.NACK_LAST | Rule.NOLINK_ECHO | Rule.CLOSE_ACK_ECHO
-    | Rule.CLOSE_ZERO | Rule.OPEN_SHORTCUT | Rule.OPEN_RESYNC | Rule.REOPEN | Rule.REFUSE_SILENTLY | Rule.CLOSE_STAYS
+    | Rule.CLOSE_ZERO | Rule.OPEN_SHORTCUT | Rule.OPEN_RESYNC | Rule.REOPEN | Rule.CLOSE_STAYS
     | Rule.CLOSE_ANY_ID | Rule.NACK_EACH | Rule.TAKE_WHILE_CLOSING | Rule.SHORT_SHIM | Rule.NACK_EITHER
 )  # fmt: skip
 """A peer that the module understands, and that bears all of the module's ways, without those that lose data."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ METRICS: dict[str, Callable[[dict[str, Any]], float | None]] = {
     **{
         name: (lambda run, name=name: run[name])  # type: ignore[misc]
         for name in (
-            "makespan_us", "goodput_gbps", "slowdown_p99", "drops", "pauses", "paused_us", "resent_packets", "timeouts",
-            "nack_fulls", "jain",
+            "makespan_us", "goodput_gbps", "slowdown_p99", "drops", "lost", "corrupted", "pauses", "paused_us",
+            "resent_packets", "timeouts", "nack_fulls", "jain",
         )
     },
     "max_queue_kb": lambda run: run["max_queue_bytes"] / 1000,
@@ -37,17 +38,17 @@ def run_all(
     on_run: Callable[[str, int], None] | None = None,
     on_slice: Callable[[Progress], None] | None = None,
 ) -> Iterator[RunResult]:
-    """A result for each of the paired seeds and, within it, each transport, as they are asked for.
+    """A result for each of the paired seeds and, within it, each transport and routing, as they are asked for.
 
     Parameters
     ----------
     scenario : ScenarioConfig
     capture : frozenset of str
-        Ports to capture, in the first seed's runs.
+        Ports to capture, in the first seed's runs, under the first routing.
     open_sink : callable, optional
         Given the fabric about to run, returns what takes its captured rows.
     on_run : callable, optional
-        Told the transport and seed about to run.
+        Told what is about to run, and the seed.
     on_slice : callable, optional
         Told the progress between slices.
 
@@ -69,32 +70,36 @@ def _runs(
     on_slice: Callable[[Progress], None] | None,
 ) -> Iterator[RunResult]:
     for seed in range(scenario.seed, scenario.seed + scenario.repeat):
-        for transport in scenario.transports:
+        for transport, routing in product(scenario.transports, scenario.routings):
             if on_run is not None:
-                on_run(transport, seed)
-            is_captured = bool(capture) and seed == scenario.seed
-            fabric = Fabric(scenario, transport, seed, capture=capture if is_captured else frozenset())
+                on_run(transport if len(scenario.routings) == 1 else f"{transport}, {routing}", seed)
+            is_captured = bool(capture) and seed == scenario.seed and routing == scenario.routings[0]
+            ports = capture if is_captured else frozenset()
+            fabric = Fabric(scenario, transport, seed, routing=routing, capture=ports)
             sink = open_sink(fabric) if is_captured and open_sink is not None else None
             yield fabric.run(sink=sink, on_slice=on_slice)
 
 
 def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Median and bootstrap 95 % interval of each metric over a transport's seeds; the interval is None for one seed.
+    """Median and bootstrap 95 % interval of each metric over the seeds of a transport and routing.
+
+    The interval is None for one seed.
 
     Source: percentile bootstrap of the median (Efron), with a fixed generator so that it can be repeated.
     """
     rows = []
-    for transport in dict.fromkeys(run["transport"] for run in runs):
-        mine = [run for run in runs if run["transport"] == transport]
+    for transport, routing in dict.fromkeys((run["transport"], run["routing"]) for run in runs):
+        mine = [run for run in runs if (run["transport"], run["routing"]) == (transport, routing)]
+        which = {"transport": transport, "routing": routing}
         for metric, read in METRICS.items():
             values = np.array([value for run in mine if (value := read(run)) is not None], float)
             if not values.size:
-                rows.append({"transport": transport, "metric": metric, "median": None, "ci95": None})
+                rows.append({**which, "metric": metric, "median": None, "ci95": None})
                 continue
             interval = None
             if values.size > 1:
                 picks = np.random.default_rng(0).integers(0, values.size, (_RESAMPLES, values.size))
                 interval = np.quantile(np.median(values[picks], axis=1), [0.025, 0.975]).tolist()
             median = float(np.median(values))
-            rows.append({"transport": transport, "metric": metric, "median": median, "ci95": interval})
+            rows.append({**which, "metric": metric, "median": median, "ci95": interval})
     return rows

@@ -15,8 +15,9 @@ from ttpoe.files import replacing
 from ttpoe.state import Failure
 
 FLOW_COLUMNS = (
-    "transport", "seed", "flow", "sender", "receiver", "size_bytes", "start_us", "fct_rx_us", "fct_tx_us", "ideal_us",
-    "slowdown", "goodput_gbps", "drops", "resent_packets", "timeouts", "nack_fulls", "failure",
+    "transport", "routing", "seed", "flow", "sender", "receiver", "size_bytes", "start_us", "fct_rx_us", "fct_tx_us",
+    "ideal_us", "slowdown", "goodput_gbps", "drops", "resent_packets", "timeouts", "nack_fulls", "corrupted",
+    "failure",
 )  # fmt: skip
 
 
@@ -32,13 +33,13 @@ def write_flows(path: Path, results: list[RunResult]) -> None:
         writer.writerow(FLOW_COLUMNS)
         for result in results:
             for name, flow in zip(result.flow_names, result.flows.tolist(), strict=True):
-                src, dst, size, start, fct_rx, fct_tx, ideal, drops, resent, timeouts, fulls, failure = flow
+                src, dst, size, start, fct_rx, fct_tx, ideal, drops, resent, timeouts, fulls, corrupted, failure = flow
                 is_done = fct_rx > 0
                 writer.writerow((
-                    result.transport, result.seed, name, f"h{src}", f"h{dst}", size,
+                    result.transport, result.routing, result.seed, name, f"h{src}", f"h{dst}", size,
                     exact_us(start), exact_us(fct_rx), exact_us(fct_tx), exact_us(ideal),
                     f"{fct_rx / ideal:.6f}" if is_done else "", f"{size * 8000 / fct_rx:.6f}" if is_done else "",
-                    drops, resent, timeouts, fulls, Failure(failure).name.lower() if failure else "",
+                    drops, resent, timeouts, fulls, corrupted, Failure(failure).name.lower() if failure else "",
                 ))  # fmt: skip
 
 
@@ -49,32 +50,34 @@ def report(results: list[RunResult]) -> dict[str, Any]:
 
 
 def write_ports(path: Path, results: list[RunResult]) -> None:
-    """One row a port, of each transport's first run; docs/formats.md describes the columns."""
-    first = {result.transport: result for result in reversed(results)}
+    """One row a port, of the first run of each transport and routing; docs/formats.md describes the columns."""
+    first = {(result.transport, result.routing): result for result in reversed(results)}
     with replacing(path) as file:
         writer = csv.writer(file, lineterminator="\n")
-        for k, (transport, result) in enumerate(reversed(first.items())):
+        for k, (which, result) in enumerate(reversed(first.items())):
             if k == 0:
-                writer.writerow(["transport", "seed", *result.ports[0]])
-            writer.writerows([transport, result.seed, *port.values()] for port in result.ports)
+                writer.writerow(["transport", "routing", "seed", *result.ports[0]])
+            writer.writerows([*which, result.seed, *port.values()] for port in result.ports)
 
 
 def write_results(
-    path: Path, scenario: ScenarioConfig, results: list[RunResult], *, version: str, is_interrupted: bool
-) -> None:
-    """The scenario, every run with its counters, and the ports of each transport's first run."""
+    path: Path, scenario: ScenarioConfig, results: list[RunResult], *, version: str, is_interrupted: bool,
+    captures: list[str],
+) -> None:  # fmt: skip
+    """The scenario, every run with its counters, the ports of the first one of a transport and routing, captures."""
     told = report(results)
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for row, result in zip(told["runs"], results, strict=True):
         row["status"] = result.status.name.lower()
         row["setup_s"] = result.setup_s
         row["unfinished"] = result.unfinished
         row["errors"] = result.errors
         row["counters"] = result.counters
-        if result.transport not in seen:
-            seen.add(result.transport)
+        if (result.transport, result.routing) not in seen:
+            seen.add((result.transport, result.routing))
             row["ports"] = result.ports
     with replacing(path) as file:
-        head = {"ttpoe": version, "scenario": asdict(scenario), "is_interrupted": is_interrupted}
+        head = {"ttpoe": version, "scenario": asdict(scenario), "is_interrupted": is_interrupted,
+                "captures": captures}  # fmt: skip
         json.dump({**head, **told}, file, indent=1)
         file.write("\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ttpoe.cli.types import RATE, SIZE, TIME, output_options
+from ttpoe.cli.types import RATE, SIZE, TIME, names, output_options, set_field
 from ttpoe.state import CONGESTION_CONTROLS
 
 _OPTIONS = {
@@ -18,6 +18,7 @@ _OPTIONS = {
     "link.rate_bps": "--rate",
     "link.delay_ps": "--delay",
     "switch.buffer_bytes": "--buffer",
+    "switch.alpha": "--alpha",
     "ttpoe.mtu_bytes": "--mtu",
     "roce.mtu_bytes": "--mtu",
     "ttpoe.window_bytes": "--window",
@@ -31,16 +32,6 @@ _OPTIONS = {
 }
 
 
-def _set(values: dict[str, Any], field: str, value: Any) -> None:
-    """Set ``a.b`` in nested plain values, if an option was given."""
-    if value is None:
-        return
-    *path, name = field.split(".")
-    for part in path:
-        values = values.setdefault(part, {})
-    values[name] = value
-
-
 @click.command()
 @click.option("--transport", metavar="LIST", help="ttpoe, ttpoe-pfc, roce-pfc, roce, with commas. [all but ttpoe-pfc]")
 @click.option("--senders", type=click.IntRange(1, 65_535), metavar="N", help="Hosts that send to one. [32]")
@@ -49,6 +40,7 @@ def _set(values: dict[str, Any], field: str, value: Any) -> None:
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
 @click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of the switch. [12MB]")
+@click.option("--alpha", type=float, metavar="FACTOR", help="Dynamic threshold: a queue's share of what is free. [1.0]")
 @click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
 @click.option("--congestion-control", type=click.Choice(CONGESTION_CONTROLS), help="TTPoE's, beside --window. [fixed]")
 @click.option("--drain-rate", type=RATE, help="TTPoE's receiver is read no faster than this, per link. [at once]")
@@ -58,7 +50,7 @@ def _set(values: dict[str, Any], field: str, value: Any) -> None:
 @output_options
 def command(
     transport: str | None, senders: int | None, size: int | None, rate: int | None, delay: int | None,
-    mtu: int | None, buffer: int | None, window: int | None, congestion_control: str | None,
+    mtu: int | None, buffer: int | None, alpha: float | None, window: int | None, congestion_control: str | None,
     drain_rate: int | None, jitter: int | None, seed: int | None, repeat: int | None,
     out: Path | None, capture: str | None, timestamps: str, as_json: bool,
 ) -> int:  # fmt: skip
@@ -71,20 +63,21 @@ def command(
     from ttpoe.cli.experiment import run_scenario, usage_error
 
     values: dict[str, Any] = {"name": "incast", "workload": {"kind": "incast"}}
-    _set(values, "transports", None if transport is None else [t.strip() for t in transport.split(",") if t.strip()])
-    _set(values, "workload.senders", senders)
-    _set(values, "workload.size_bytes", size)
-    _set(values, "workload.jitter_ps", jitter)
-    _set(values, "link.rate_bps", rate)
-    _set(values, "link.delay_ps", delay)
-    _set(values, "switch.buffer_bytes", buffer)
-    _set(values, "ttpoe.mtu_bytes", mtu)
-    _set(values, "roce.mtu_bytes", mtu)
-    _set(values, "ttpoe.window_bytes", window)
-    _set(values, "ttpoe.congestion_control", congestion_control)
-    _set(values, "hosts.drain_rate_bps", drain_rate)
-    _set(values, "seed", seed)
-    _set(values, "repeat", repeat)
+    set_field(values, "transports", names(transport))
+    set_field(values, "workload.senders", senders)
+    set_field(values, "workload.size_bytes", size)
+    set_field(values, "workload.jitter_ps", jitter)
+    set_field(values, "link.rate_bps", rate)
+    set_field(values, "link.delay_ps", delay)
+    set_field(values, "switch.buffer_bytes", buffer)
+    set_field(values, "switch.alpha", alpha)
+    set_field(values, "ttpoe.mtu_bytes", mtu)
+    set_field(values, "roce.mtu_bytes", mtu)
+    set_field(values, "ttpoe.window_bytes", window)
+    set_field(values, "ttpoe.congestion_control", congestion_control)
+    set_field(values, "hosts.drain_rate_bps", drain_rate)
+    set_field(values, "seed", seed)
+    set_field(values, "repeat", repeat)
     try:
         scenario = make_scenario(values)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The comparison as a table: a row a measure, a column a transport, so that four transports fit 80 columns."""
+"""The comparison as a table: a row a measure, a column a transport (and routing), so that four fit 80 columns."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _ROWS = (
     ("slowdown p99", "slowdown_p99", 2),
     ("Jain's index", "jain", 4),
     ("drops, frames", "drops", 0),
+    ("lost on lines, frames", "lost", 0),
+    ("arrived changed, frames", "corrupted", 0),
     ("resent, frames", "resent_packets", 0),
     ("timeouts", "timeouts", 0),
     ("refused (NACK_FULL)", "nack_fulls", 0),
@@ -24,7 +26,7 @@ _ROWS = (
     ("paused, sum of ports, us", "paused_us", 1),
     ("peak queue, kB", "max_queue_kb", 0),
 )
-_UNLESS_ALL_ZERO = {"nack_fulls"}
+_UNLESS_ALL_ZERO = {"nack_fulls", "lost", "corrupted"}
 """Rows of what needs a scenario of its own to happen."""
 _AFTER = {
     "makespan_us": ("  wire bound, us", "wire_bound_us", 1),
@@ -45,37 +47,56 @@ def _cell(row: dict[str, Any], digits: int) -> str:
     return text
 
 
-def comparison(title: str, told: dict[str, Any]) -> Table:
-    """What ``--json`` tells, as a table: medians over seeds, and 95 % intervals below them where there are several."""
-    table = Table(title=Text(title), title_justify="left", caption_justify="left")
+_LABEL_WIDTH, _COLUMN_WIDTH = 28, 13
+
+
+def comparison(title: str, told: dict[str, Any], width: int = 80) -> list[Table]:
+    """What ``--json`` tells, as tables no wider than ``width``: medians over seeds, and 95 % intervals below them.
+
+    Each transport has a table of its own where there are several routings and not all fit one.
+    """
+    most = max(1, (width - _LABEL_WIDTH) // _COLUMN_WIDTH)
+    columns = list(dict.fromkeys((run["transport"], run["routing"]) for run in told["runs"]))
+    groups: list[list[tuple[str, str]]] = [columns]
+    if len(columns) > most and len({routing for _, routing in columns}) > 1:
+        groups = [[c for c in columns if c[0] == name] for name in dict.fromkeys(name for name, _ in columns)]
+    parts = [group[k : k + most] for group in groups for k in range(0, max(len(group), 1), most)]
+    return [_table(title if k == 0 else "", told, part) for k, part in enumerate(parts)]
+
+
+def _table(title: str, told: dict[str, Any], columns: list[tuple[str, str]]) -> Table:
+    several = len({run["routing"] for run in told["runs"]}) > 1
+    is_one_transport = several and len({name for name, _ in columns}) == 1
+    heading = ", ".join(part for part in (title, columns[0][0] if is_one_transport else "") if part)
+    table = Table(title=Text(heading) if heading else None, title_justify="left", caption_justify="left")
     table.add_column("", no_wrap=True)
-    transports = list(dict.fromkeys(run["transport"] for run in told["runs"]))
-    runs = {name: [run for run in told["runs"] if run["transport"] == name] for name in transports}
-    summary = {(row["transport"], row["metric"]): row for row in told["summary"]}
-    for name in transports:
-        table.add_column(name, justify="right", no_wrap=True)
+    runs = {c: [run for run in told["runs"] if (run["transport"], run["routing"]) == c] for c in columns}
+    summary = {((row["transport"], row["routing"]), row["metric"]): row for row in told["summary"]}
+    for name, routing in columns:
+        head = routing if is_one_transport else f"{name}\n{routing}" if several else name
+        table.add_column(head, justify="right", no_wrap=True)
     table.add_row(
         "flows finished",
-        *(f"{sum(r['finished'] for r in runs[name])}/{sum(r['flows'] for r in runs[name])}" for name in transports),
+        *(f"{sum(r['finished'] for r in runs[c])}/{sum(r['flows'] for r in runs[c])}" for c in columns),
     )
     for label, metric, digits in _ROWS:
-        if metric in _UNLESS_ALL_ZERO and not any(run[metric] for name in transports for run in runs[name]):
+        if metric in _UNLESS_ALL_ZERO and not any(run[metric] for run in told["runs"]):
             continue
-        table.add_row(label, *(_cell(summary[name, metric], digits) for name in transports))
+        table.add_row(label, *(_cell(summary[c, metric], digits) for c in columns))
         if metric in _AFTER:
             bound, key, places = _AFTER[metric]
-            if any(runs[name][0][key] is not None for name in transports):
-                table.add_row(bound, *(_number(runs[name][0][key], places) for name in transports))
+            if any(runs[c][0][key] is not None for c in columns):
+                table.add_row(bound, *(_number(runs[c][0][key], places) for c in columns))
         if metric == "drops":
-            for cause in runs[transports[0]][0]["drop_causes"] if transports else ():
-                counts = [sum(run["drop_causes"][cause] for run in runs[name]) for name in transports]
+            for cause in runs[columns[0]][0]["drop_causes"] if columns else ():
+                counts = [sum(run["drop_causes"][cause] for run in runs[c]) for c in columns]
                 if any(counts):
                     table.add_row(f"  {cause}, all runs", *(f"{count:,}" for count in counts))
     table.caption = _caption(runs)
     return table
 
 
-def _caption(runs: dict[str, list[dict[str, Any]]]) -> str:
+def _caption(runs: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
     seeds = max((len(mine) for mine in runs.values()), default=0)
     if seeds < 2:
         return ""

@@ -42,6 +42,21 @@ TIME = Quantity("time", units.parse_time_ps)
 FRACTION = Quantity("fraction", units.parse_fraction)
 
 
+def names(text: str | None) -> list[str] | None:
+    """What a list with commas names; None if it was not given."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def set_field(values: dict[str, Any], field: str, value: Any) -> None:
+    """Set ``a.b`` in nested plain values, if an option was given."""
+    if value is None:
+        return
+    *path, name = field.split(".")
+    for part in path:
+        values = values.setdefault(part, {})
+    values[name] = value
+
+
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give an experiment command the options ``--out``, ``--capture``, ``--timestamps`` and ``--json``."""
     directory = click.Path(path_type=Path, file_okay=False)

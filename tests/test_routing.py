@@ -1,0 +1,141 @@
+"""Routing policies at a switch, and flows that cross a fabric."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from emulated import ALL, COMPILED, checked, flows, make, result_of, traced
+
+from emulator.config import ConfigError
+from emulator.results import ideal_flow_ps
+from emulator.workload import permutation
+
+FAT_TREE = {"kind": "fat-tree", "k": 4}
+POLICIES = ("ecmp", "flowlet", "round-robin", "random", "adaptive")
+ONE_FLOW = flows((0, 15, 300_000), topology=FAT_TREE)
+PERMUTATION = {"topology": FAT_TREE, "workload": {"kind": "permutation", "size_bytes": 100_000}}
+UPLINKS = {"e0.0.p2", "e0.0.p3"}
+
+
+@pytest.mark.parametrize("transport", ALL)
+def test_a_flow_alone_takes_the_ideal_time(transport):
+    result = result_of(ONE_FLOW, transport)
+    assert result.flows["fct_rx_ps"][0] == result.flows["ideal_ps"][0] > 0
+
+
+@pytest.mark.parametrize("routing", POLICIES)
+@pytest.mark.parametrize("transport", ALL)
+def test_all_finish_and_nothing_is_lost_from_the_books(transport, routing):
+    result = checked({**PERMUTATION, "routings": [routing]}, transport)
+    assert result.unfinished == []
+    assert result.routing == routing
+    assert result.errors == []
+
+
+def sprayed(routing: str) -> Counter[str]:
+    """Data frames that each uplink of the sender's edge switch took."""
+    values = {**ONE_FLOW, "routings": [routing], "roce": {"rto_exponent": 20}}
+    fabric, _, rows = traced(values, "roce-pfc", UPLINKS)
+    rows = rows[(rows["is_out"] == 1) & (rows["kind"] == 0)]
+    return Counter(fabric.topology.port_names[port] for port in rows["port"])
+
+
+def test_ecmp_keeps_a_flow_on_one_path():
+    assert len(sprayed("ecmp")) == 1
+
+
+def test_round_robin_is_even():
+    used = sprayed("round-robin")
+    assert set(used) == UPLINKS
+    assert abs(used["e0.0.p2"] - used["e0.0.p3"]) <= 1
+
+
+def test_random_is_even_on_average():
+    used = sprayed("random")
+    total = sum(used.values())
+    assert abs(used["e0.0.p2"] - total / 2) < 4 * (total / 4) ** 0.5
+
+
+def test_a_flowlet_stays_while_its_flow_is_busy_and_moves_after_a_gap():
+    assert len(sprayed("flowlet")) == 1
+    far_apart = flows(*((0, 15, 4_096, 100_000_000 * k) for k in range(40)), topology=FAT_TREE)
+    values = {**far_apart, "routings": ["flowlet"], "routing": {"flowlet_gap_ps": "50us"}}
+    _, _, rows = traced(values, "roce-pfc", UPLINKS)
+    rows = rows[(rows["is_out"] == 1) & (rows["kind"] == 0)]
+    assert len(set(rows["port"])) == 2
+
+
+def test_adaptive_evens_what_ecmp_collides():
+    """Two flows of a switch towards others fill two uplinks; by hash they share one for half of the seeds."""
+    two = flows((0, 15, 300_000), (1, 11, 300_000), topology=FAT_TREE)
+
+    def worst_queue(routing: str) -> list[int]:
+        return [
+            max(p["max_queue_bytes"] for p in result_of({**two, "routings": [routing]}, "roce-pfc", seed).ports)
+            for seed in range(12)
+        ]
+
+    collided = sum(queue > 100_000 for queue in worst_queue("ecmp"))
+    assert 2 <= collided <= 10
+    assert max(worst_queue("adaptive")) < 20_000
+
+
+def test_ecmp_spreads_flows_evenly():
+    """Over the four paths between two pods, 400 flows: chi-squared with 3 degrees of freedom below its 99.9 % point."""
+    many = flows(*((0, 15, 1_000, 2_000_000 * k) for k in range(400)), topology=FAT_TREE)
+    _, _, rows = traced(many, "roce-pfc", {f"a0.{j}.p{n}" for j in (0, 1) for n in (2, 3)})
+    rows = rows[(rows["is_out"] == 1) & (rows["kind"] == 0)]
+    counts = np.array(list(Counter(rows["port"].tolist()).values()))
+    assert counts.sum() == 400
+    assert len(counts) == 4
+    assert ((counts - 100) ** 2 / 100).sum() < 16.3
+
+
+def test_permutation_is_a_derangement_that_the_seed_decides():
+    for hosts in (2, 3, 16, 101):
+        target = permutation(7, hosts)
+        assert sorted(target) == list(range(hosts))
+        assert all(host != to for host, to in enumerate(target))
+    assert permutation(7, 16) != permutation(8, 16)
+
+
+def test_messages_take_a_hosts_nics_in_turn_or_the_one_they_name():
+    dual = {"kind": "dual-plane", "scale_out": FAT_TREE,
+            "front_end": {"kind": "leaf-spine", "leaves": 4, "hosts_per_leaf": 4, "spines": 1}}  # fmt: skip
+    fabric = make(flows((0, 15, 5_000), (0, 15, 5_000), (0, 15, 5_000), topology=dual), "roce")
+    assert fabric.flow_nics.tolist() == [[0, 30], [1, 31], [0, 30]]
+    named = flows((0, 15, 5_000), topology=dual)
+    named["workload"]["flows"][0]["nic"] = 1
+    fabric = make(named, "roce")
+    result = fabric.run()
+    assert result.unfinished == []
+    used = {port["name"] for port in result.ports if port["tx_frames"]}
+    assert used == {"h0.n1", "h15.n1"} | {name for name in used if name.startswith("f.")}
+    assert result.flows["fct_rx_ps"][0] == ideal_flow_ps(fabric, 1, 31, 5_000)
+    named["workload"]["flows"][0]["nic"] = 2
+    with pytest.raises(ConfigError, match=r"workload.flows.0.nic: there is no NIC 2"):
+        make(named, "roce")
+
+
+@COMPILED
+@pytest.mark.parametrize("transport", ["roce-pfc", "ttpoe"])
+def test_slices_and_captures_never_change_a_digest(transport):
+    values = {**PERMUTATION, "routings": ["adaptive"]}
+    whole = result_of(values, transport).digest
+    assert make(values, transport).run(max_events=37).digest == whole
+    assert traced(values, transport, UPLINKS)[1].digest == whole
+    assert result_of({**values, "routings": ["random"]}, transport).digest != whole
+
+
+@COMPILED
+def test_lossless_across_switches_with_many_to_one():
+    """15 to 1 through three tiers: pauses spread, nothing is lost, and the last is done at the receiver's line rate."""
+    values = {**flows(*((k, 0, 200_000) for k in range(1, 16)), topology=FAT_TREE), "switch": {"buffer_bytes": "1MB"}}
+    result = result_of(values, "roce-pfc")
+    assert result.counters["drops"] == 0
+    assert result.counters["pauses"] > 0
+    assert any(port["xoffs_sent"] and port["name"].startswith(("a", "c")) for port in result.ports)
+    makespan_ps = int(result.flows["fct_rx_ps"].max())
+    assert result.wire_bound_ps <= makespan_ps < result.wire_bound_ps * 1.02

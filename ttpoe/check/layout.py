@@ -29,8 +29,8 @@ class Kept(IntEnum):
 
 COUNTERS = (
     "payloads_sent payloads_resent bytes_resent timeouts probes_sent resends_spurious acks_sent acks_repeated "
-    "nacks_sent nacks_received nacks_stale nack_fulls_sent nack_fulls_received duplicates_received gaps_received dropped_illegal "
-    "dropped_stale dropped_lost"
+    "nacks_sent nacks_received nacks_stale nack_fulls_sent nack_fulls_received duplicates_received gaps_received "
+    "dropped_illegal dropped_stale dropped_lost"
 )
 """Fields that no rule reads: a test fills them with anything and finds the same states."""
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from ttpoe._jit import kernel
 from ttpoe.check.layout import FAIR_MASK, STATE_BYTES, STEPS, Step
-from ttpoe.check.step import enabled_steps, judge, pack, take_step, unpack
+from ttpoe.check.packing import pack, unpack
+from ttpoe.check.promises import judge
+from ttpoe.check.step import enabled_steps, take_step
 
 PROGRESS = np.dtype(
     [(name, "i8") for name in ("n_states", "n_edges", "n_steps", "n_cut", "violation", "at_state", "at_step")]
@@ -70,7 +72,7 @@ def index_states(states, n_states, table):
 
 @kernel(export=True)
 def pack_at(w, states, i):
-    """:func:`ttpoe.check.step.pack` into ``states[i]``."""
+    """:func:`ttpoe.check.packing.pack` into ``states[i]``."""
     return pack(w, states[i])
 
 
@@ -200,7 +202,7 @@ def peel(offsets, sources, n_ways, queue, n_queue):
 
 @kernel(export=True)
 def unpack_at(w, states, i):
-    """:func:`ttpoe.check.step.unpack` of ``states[i]``."""
+    """:func:`ttpoe.check.packing.unpack` of ``states[i]``."""
     unpack(w, states[i])
 
 

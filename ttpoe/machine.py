@@ -45,7 +45,7 @@ _CLOSE_ACK, _NACK_NOLINK = int(Opcode.CLOSE_ACK), int(Opcode.NACK_NOLINK)
 _S_OPEN_SENT, _S_OPEN = int(State.OPEN_SENT), int(State.OPEN)
 _S_CLOSE_SENT, _S_CLOSE_RECD = int(State.CLOSE_SENT), int(State.CLOSE_RECD)
 _CLOSE_STAYS, _SKIP_LOST = int(Rule.CLOSE_STAYS), int(Rule.SKIP_LOST)
-_CLOSE_AS_MODULE = int(Rule.CLOSE_TWICE | Rule.CLOSE_ANY_ID)
+_ANY_CLOSE_ACK = int(Rule.CLOSE_TWICE | Rule.CLOSE_ANY_ID)
 _R_ILLEGAL, _R_DROP, _R_LOST = int(Received.ILLEGAL), int(Received.DROP), int(Received.LOST)
 _R_ANSWER_OPEN, _R_OPENED, _R_REFUSED = int(Received.ANSWER_OPEN), int(Received.OPENED), int(Received.REFUSED)
 _R_ANSWER_CLOSE, _R_JUDGE_CLOSE = int(Received.ANSWER_CLOSE), int(Received.JUDGE_CLOSE)
@@ -92,7 +92,7 @@ def _react(link, ring, pool, params, frame, now_ps, out, n_out):
             end(link, _F_REFUSED)
         n_out = send(link, _CLOSE_ACK, 0, frame["tx_seq"], out, n_out)
     elif rule == _R_CLOSED:
-        is_any = link["state"] == _S_CLOSE_SENT and link["rules"] & _CLOSE_AS_MODULE != 0
+        is_any = link["state"] == _S_CLOSE_SENT and link["rules"] & _ANY_CLOSE_ACK != 0
         if frame["rx_seq"] == link["tx_max"] or is_any:  # the id of our CLOSE
             end(link, 0)
         else:

@@ -247,7 +247,7 @@ def _wait_for_the_rest(link, now_ps):
 def receive_close(link, ring, pool, params, frame, now_ps, out, n_out):
     """CLOSE on an open or closing link; "rx" is what the peer has seen of ours, and says so like an ACK."""
     if link["rules"] & _CLOSE_AS_MODULE != 0:
-        n_out = close_as_module(link, frame, now_ps, out, n_out)
+        n_out = close_as_module(link, frame, out, n_out)
         if link["state"] == _S_CLOSE_RECD:
             _wait_for_the_rest(link, now_ps)
         return n_out

@@ -61,7 +61,7 @@ def answer_as_module(link, frame, out, first, n_out):
 
 
 @kernel
-def close_as_module(link, frame, now_ps, out, n_out):
+def close_as_module(link, frame, out, n_out):
     """CLOSE under CLOSE_PRINTED, CLOSE_TWICE or CLOSE_ANY_ID: its ids acknowledge nothing and close nothing off.
 
     Under the last alone the link stays until what we sent is acknowledged (:func:`ttpoe.receiving.go_on_closing`).

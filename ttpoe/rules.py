@@ -29,7 +29,7 @@ class Rule(IntFlag):
     REFUSE_SILENTLY = 1 << 13  # no way left: no OPEN_NACK
     CLOSE_STAYS = 1 << 14  # CLOSE while OPEN_SENT: CLOSE_ACK, stay
     CLOSE_PRINTED = 1 << 15  # CLOSE_NACK by the printed condition: an rx beyond what we sent
-    CLOSE_TWICE = 1 << 16  # CLOSE on OPEN: its answer, then a CLOSE_ACK, then CLOSED whatever is unacknowledged
+    CLOSE_TWICE = 1 << 16  # CLOSE on OPEN: its answer, then a CLOSE_ACK, then CLOSED; any CLOSE_ACK ends ours
     CLOSE_AT_ONCE = 1 << 17  # the owner's CLOSE does not wait for acknowledgements
     CLOSE_ANY_ID = 1 << 18  # ids on CLOSE and CLOSE_ACK mean nothing
     # Receiving PAYLOAD

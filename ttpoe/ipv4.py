@@ -141,7 +141,7 @@ def parse_ipv4_header(data, n_bytes, max_payload_bytes, header):
         return _IP_LENGTH
     if int(header["ip_fragment"]) & _MORE_FRAGMENTS_AND_OFFSET != 0:
         return _IP_FRAGMENT
-    if int(header["ip_checksum"]) != ipv4_checksum(header):
+    if (int(header["ip_checksum"]) - ipv4_checksum(header)) % 0xFFFF != 0:  # 0 and 0xFFFF are one number there
         return _IP_CHECKSUM
     if int(header["ip_protocol"]) != IP_PROTOCOL_UDP:
         return _NOT_UDP

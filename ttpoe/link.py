@@ -10,7 +10,7 @@ import numpy as np
 
 from ttpoe.config import EndpointConfig
 from ttpoe.constants import MAX_VC, SEQ_MASK
-from ttpoe.errors import LocalProtocolError, RemoteProtocolError, check_status, failure_error
+from ttpoe.errors import ClosedByPeerError, LocalProtocolError, RemoteProtocolError, check_status, failure_error
 from ttpoe.fsm import Opcode, State
 from ttpoe.guard import GUARD, pick_victim
 from ttpoe.ipv4 import format_ipv4
@@ -232,7 +232,7 @@ class Link:
         Raises
         ------
         RemoteProtocolError
-            The peer ended the link.
+            The peer ended the link, or is about to: it has closed and takes no more.
         LocalProtocolError
             The link was closed by us.
         """
@@ -255,8 +255,11 @@ class Link:
     def _check_can_send(self) -> None:
         if self.error is not None:
             raise self.error
-        if self._rows is None or self.field("is_closing"):
+        is_forgotten = self.has_ended and not self.field("has_ended")
+        if self.field("is_closing") or is_forgotten:
             raise LocalProtocolError(f"cannot write: the link to {self.peer} is closed")
+        if self.has_ended or self.state is State.CLOSE_RECD:
+            raise ClosedByPeerError(f"the peer {self.peer} has closed the link")
 
     def read(self, max_bytes: int = -1) -> bytes:
         """Take up to ``max_bytes`` (all, if negative) of what has arrived in order; b"" if nothing has."""

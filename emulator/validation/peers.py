@@ -65,7 +65,8 @@ _HALF_A_FLOW_US = 80
 def measure_permutation_1024() -> Measured:
     """Median tail of nine draws."""
     peer, real = _permutations(1024, range(1, 10))
-    return Measured(_spread(peer), (Check("median tail, us", median(peer), 890 - _HALF_A_FLOW_US, 1063 + _HALF_A_FLOW_US),), _spread(real))
+    check = Check("median tail, us", median(peer), 890 - _HALF_A_FLOW_US, 1063 + _HALF_A_FLOW_US)
+    return Measured(_spread(peer), (check,), _spread(real))
 
 
 def measure_incast_432() -> Measured:
@@ -144,8 +145,9 @@ ROWS = (
     Row(
         "permutation-1024", "permutation, single path", "fat tree of 1,024, 2 MB each; roce-pfc, ecmp, seeds 1 to 9",
         "tail 890-1063 us", _HTSIM, "80 us (half a flow), for the median", measure_permutation_1024,
-        note="The tail is a whole number of flows on the fullest cable, 160 us each: 818 us for five, 978 for six, which "
-        "the draw decides; even hashing gives both often. Theirs is 5.4 to 6.5 such flows, so the tolerance is half a one.",
+        note="The tail is a whole number of flows on the fullest cable, 160 us each: 818 us for five, 978 for six, "
+        "which the draw decides; even hashing gives both often. Theirs is 5.4 to 6.5 such flows, so the tolerance is "
+        "half a one.",
     ),
     Row(
         "incast-432", "incast n x 450 KB", "432 hosts of a star to one, 10G; roce-pfc", "155 ms",

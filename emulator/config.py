@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, Valida
 from pydantic.dataclasses import dataclass
 
 from emulator import roce
+from emulator.graphs import CableConfig, GraphConfig, NodeConfig, RouteConfig, read_graph
 from emulator.quantities import (
     STRICT,
     Bps,
@@ -33,7 +34,7 @@ from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, Rai
 from emulator.transports import PROFILES, TRANSPORTS, TransportName
 from ttpoe import constants, units
 
-RoutingName = Literal["ecmp", "flowlet", "round-robin", "random", "adaptive"]
+RoutingName = Literal["ecmp", "weighted", "flowlet", "round-robin", "random", "adaptive"]
 assert set(get_args(RoutingName)) == set(POLICIES)
 DEFAULT_TRANSPORTS: tuple[TransportName, ...] = ("ttpoe", "roce-pfc", "roce")
 
@@ -247,7 +248,8 @@ class ScenarioConfig:
     switch: SwitchConfig = field(default_factory=SwitchConfig)
     topology: Annotated[
         Annotated[
-            StarConfig | LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig, Field(discriminator="kind")
+            StarConfig | LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig | GraphConfig,
+            Field(discriminator="kind"),
         ],
         BeforeValidator(lambda given: {"kind": "star", **given} if isinstance(given, dict) else given),
     ] = field(default_factory=StarConfig)
@@ -282,14 +284,16 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
-    "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
+    "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig, GraphConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),
     "topology.scale_out.uplink": (UplinkConfig,),
     "topology.front_end": (LeafSpineConfig, FatTreeConfig),
     "topology.front_end.uplink": (UplinkConfig,),
     "routing": (RoutingConfig,),
-    "topology.links": (HostLinkConfig,),
+    "topology.links": (HostLinkConfig, CableConfig),
+    "topology.nodes": (NodeConfig,),
+    "topology.routes": (RouteConfig,),
     "workload": (IncastConfig, PermutationConfig, FlowListConfig),
     "workload.flows": (FlowConfig,),
     "ttpoe": (TtpoeConfig,),
@@ -340,8 +344,27 @@ def _sentence(error: ValidationError) -> str:
     return f"{where}: {what}{shown}" if where else what + shown
 
 
-def make_scenario(values: dict[str, Any]) -> ScenarioConfig:
-    """A scenario from plain values, nested as in a TOML file; raises ConfigError naming the field."""
+def _with_network(topology: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The values of a graph with what its file holds; a ConfigError names the file."""
+    if "nodes" in topology or "links" in topology:
+        raise ConfigError("topology.file: nodes and links are in the file; leave them out here, or leave out file")
+    path = folder / topology["file"]
+    graph = {**read_graph(path), "kind": "graph"}
+    try:
+        _SCENARIO.validate_python({"topology": graph})
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_sentence(error).removeprefix('topology: ').removeprefix('topology.')}") from None
+    return {**graph, "file": topology["file"], "routes": [*graph.get("routes", ()), *topology.get("routes", ())]}
+
+
+def make_scenario(values: dict[str, Any], folder: Path = Path()) -> ScenarioConfig:
+    """A scenario from plain values, nested as in a TOML file; raises ConfigError naming the field.
+
+    ``folder`` is where the file of a graph lies.
+    """
+    topology = values.get("topology")
+    if isinstance(topology, dict) and topology.get("kind") == "graph" and isinstance(topology.get("file"), str):
+        values = {**values, "topology": _with_network(topology, folder)}
     try:
         return _SCENARIO.validate_python(values)
     except ValidationError as error:
@@ -359,7 +382,7 @@ def load_scenario(path: str | Path) -> ScenarioConfig:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
     try:
-        return make_scenario(values)
+        return make_scenario(values, Path(path).parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -30,6 +30,7 @@ class RunStatus(IntEnum):
     NEED_PACKETS = 4  # grow the packet rows and call again
     NEED_EVENTS = 5  # make room for events and call again
     NEED_TRACE = 6  # drain the trace rows and call again
+    DEADLOCK = 7  # lines under PFC wait for each other; told by Fabric.run alone
 
 
 _SLICE, _FINISHED, _EMPTY, _UNTIL = 0, 1, 2, 3

@@ -14,6 +14,7 @@ import numpy as np
 from emulator import roce, series, world
 from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
+from emulator.deadlock import BufferCycle, Watch, check_routes
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.packet import PACKET
 from emulator.pfc import PFC_WIRE_BYTES
@@ -94,7 +95,12 @@ class Fabric:
             raise ConfigError(f"capture: there is no port {unknown[0]!r}; ports are {known} and so on")
         self.profile = PROFILES[transport]
         self._capture = capture
+        self.routes = self.topology.routes
+        if self.routing == "weighted":
+            self.routes = self.topology.routed(rate_bps=self.topology.rate_bps)
         self.world = self._build()
+        self.cycles = check_routes(self.topology, self.routes, self._lossless_pairs())
+        self.deadlock: BufferCycle | None = None
         self.setup_s = time.perf_counter() - started
 
     def _build(self) -> world.World:
@@ -158,18 +164,38 @@ class Fabric:
         _schedule_flows(arrays)
         return arrays
 
+    def _lossless_pairs(self) -> dict[int, np.ndarray]:
+        """By priority under PFC: int (n, 2), the NICs that send it and are sent to."""
+        if self.profile.flow_control != "pfc":
+            return {}
+        data, answers = self.flow_nics, self.flow_nics[:, ::-1]
+        priority, answer_priority = self.scenario.priority, self.scenario.answer_priority
+        if priority == answer_priority:
+            return {priority: np.concatenate([data, answers])}
+        return {priority: data, answer_priority: answers}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is known before the run to be able to go wrong."""
+        return [
+            f"cyclic buffer dependency: priority {cycle.priority} under PFC can deadlock where lines wait for each "
+            f"other: {cycle.told(self.topology)}"
+            for cycle in self.cycles
+        ]
+
     def _build_routing(self, switches: np.ndarray) -> dict[str, np.ndarray]:
         topology, config = self.topology, self.scenario.routing
         switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
-        groups = topology.routes.groups.copy()
-        groups["turn"] = switches["salt"][topology.port_switch[topology.routes.members[groups["first"]]]]
+        groups = self.routes.groups.copy()
+        owner = topology.port_switch[self.routes.members[np.minimum(groups["first"], len(self.routes.members) - 1)]]
+        groups["turn"] = switches["salt"][owner]
         routing = np.zeros(1, ROUTING)
         routing[0] = (POLICIES[self.routing], config.flowlet_gap_ps, config.choices)
         rows = topology.switches << FLOWLET_SHIFT if self.routing == "flowlet" else 1
         flowlets = np.zeros(rows, FLOWLET)
         flowlets["port"] = -1
         return {
-            "group_of": topology.routes.group_of, "groups": groups, "members": topology.routes.members,
+            "group_of": self.routes.group_of, "groups": groups, "members": self.routes.members,
             "routing": routing, "flowlets": flowlets,
         }  # fmt: skip
 
@@ -312,9 +338,18 @@ class Fabric:
         started = time.perf_counter()
         run(self.world, -1, 0)  # serves nothing, but compiles or loads the loop
         self.setup_s += time.perf_counter() - started
+        watch = Watch()
+        look_every_ps = self._longest_pause_ps() if self.cycles else units.NEVER
+        look_at_ps = look_every_ps
         while True:
             started = time.perf_counter()
-            status = RunStatus(run(self.world, self.scenario.until_ps, budget))
+            until_ps = min(look_at_ps, self.scenario.until_ps)
+            status = RunStatus(run(self.world, until_ps, budget))
+            is_full = status is RunStatus.SLICE
+            if status is RunStatus.UNTIL and look_at_ps < self.scenario.until_ps:
+                look_at_ps += look_every_ps
+                self.deadlock = watch.look(self.world)
+                status = RunStatus.DEADLOCK if self.deadlock else RunStatus.SLICE
             spent = time.perf_counter() - started
             wall_s += spent
             engine = self.world.engine[0]
@@ -322,7 +357,7 @@ class Fabric:
                 self._grow_packets()
             elif status is RunStatus.NEED_EVENTS:
                 self._grow_events()
-            elif status is RunStatus.SLICE and max_events is None:
+            elif is_full and max_events is None:
                 budget = int(np.clip(budget * _SLICE_SECONDS / max(spent, 1e-4), 1_000, 10_000_000))
             if engine["trace_count"]:
                 if sink is not None:
@@ -330,8 +365,14 @@ class Fabric:
                 engine["trace_count"] = 0
             if on_slice is not None:
                 on_slice(Progress(int(engine["now_ps"]), int(engine["events"]), int(engine["unfinished"]), wall_s))
-            if status in (RunStatus.FINISHED, RunStatus.EMPTY, RunStatus.UNTIL):
+            if status in (RunStatus.FINISHED, RunStatus.EMPTY, RunStatus.UNTIL, RunStatus.DEADLOCK):
                 return collect(self, status, wall_s)
+
+    def _longest_pause_ps(self) -> int:
+        """How long a pause that is not renewed lasts on the slowest line between switches, and its way there."""
+        ports = self.world.ports[(self.world.ports["switch"] >= 0) & (self.world.ports["far_switch"] >= 0)]
+        lasts = (ports["quantum_ps"] + 1) * self.scenario.switch.pause_quanta
+        return int((lasts + ports["delay_ps"]).max()) + self.scenario.switch.pause_reaction_ps
 
     def _grow_events(self) -> None:
         w = self.world

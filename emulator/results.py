@@ -71,6 +71,12 @@ class RunResult:
     setup_s: float
     errors: list[str] = field(default_factory=list)
     """Broken promises of the model, such as a drop in a lossless priority."""
+    warnings: list[str] = field(default_factory=list)
+    """What was known before the run to be able to go wrong."""
+    deadlock: dict[str, Any] | None = None
+    """Priority, switches and ports of lines that wait for each other for ever, which ended the run."""
+    deadlock_told: str = ""
+    """The same for a reader."""
     digest: str = ""
 
     @property
@@ -383,6 +389,9 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         wall_s=wall_s,
         setup_s=fabric.setup_s,
         errors=errors,
+        warnings=fabric.warnings,
+        deadlock=None if fabric.deadlock is None else fabric.deadlock.named(fabric.topology),
+        deadlock_told="" if fabric.deadlock is None else fabric.deadlock.told(fabric.topology),
         digest=digest.hexdigest(),
     )
 

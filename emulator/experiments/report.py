@@ -70,6 +70,8 @@ def write_results(
         row["setup_s"] = result.setup_s
         row["unfinished"] = result.unfinished
         row["errors"] = result.errors
+        row["warnings"] = result.warnings
+        row["deadlock"] = result.deadlock
         row["counters"] = result.counters
         if (result.transport, result.routing) not in seen:
             seen.add((result.transport, result.routing))

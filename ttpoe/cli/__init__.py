@@ -22,6 +22,7 @@ class ExitStatus(IntEnum):
     USAGE = 2  # a wrong option or field, named
     UNFINISHED = 3  # it ran, but a flow or transfer did not finish, or arrived changed
     PROMISE_BROKEN = 4  # a lossless priority dropped a frame
+    DEADLOCK = 5  # lines under PFC wait for each other for ever
     INTERRUPTED = 130  # Ctrl-C; what was done is kept
 
 

@@ -119,7 +119,7 @@ class Wiring:
         return 2 * len(self._cables) - 2
 
     def route(self, switch: int, hosts: list[int], neighbours: list[int]) -> None:
-        """Have ``switch`` send frames to ``hosts`` to these neighbours, whatever the shortest paths are."""
+        """Have ``switch`` send frames to ``hosts`` to these neighbours; to NICs of its own it sends all the same."""
         self._routes.append((switch, hosts, neighbours))
 
     def build(self) -> Topology:
@@ -136,7 +136,7 @@ class Wiring:
         static = tuple(
             StaticRoute(
                 -1 - switch,
-                np.flatnonzero(np.isin(nic_host, hosts)),
+                np.flatnonzero(np.isin(nic_host, hosts) & (far_end[nic_ports] != switch)),
                 np.flatnonzero((ends == switch) & np.isin(far_end, neighbours)),
             )
             for switch, hosts, neighbours in self._routes

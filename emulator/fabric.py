@@ -16,6 +16,7 @@ from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
 from emulator.deadlock import BufferCycle, Watch, check_routes
 from emulator.engine import MARGIN, RunStatus, run
+from emulator.impair import build_impairments
 from emulator.packet import PACKET
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.results import RunResult, collect
@@ -121,6 +122,9 @@ class Fabric:
         ]
         ends["priority"] = scenario.priority
         ports, ingress, switches = self._build_ports()
+        impairments, ordinals, ports["impairment"] = build_impairments(
+            self.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames
+        )
         queues = np.zeros(n_ports * PRIORITIES, QUEUE)
         for name in ("head", "tail", "ready_head", "ready_tail"):
             queues[name] = -1
@@ -157,9 +161,9 @@ class Fabric:
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
             roce_params=roce_params, kicks=np.zeros(n_ports, np.int32), **self._build_routing(switches),
-            bad_fcs_frames=self._place_bad_fcs_frames(ports),
+            impairments=impairments, ordinals=ordinals,
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
-            series=np.zeros(series.BUCKETS, world.SERIES),
+            series=np.zeros(series.ROWS, world.SERIES),
         )
         _schedule_flows(arrays)
         return arrays
@@ -232,7 +236,7 @@ class Fabric:
             busy[topology.nic_port[self.flow_nics.ravel()] ^ 1] = True
             for i in np.flatnonzero(busy & (topology.port_switch >= 0)):
                 bound = scenario.switch.headroom_bytes or headroom_bound_bytes(
-                    frame_bytes, int(topology.rate_bps[i]), int(topology.delay_ps[i]),
+                    frame_bytes, int(topology.rate_bps[i]), topology.one_way_ps(int(i)),
                     scenario.switch.pause_reaction_ps, scenario.switch.pipeline_latency_ps, len(priorities),
                 )
                 for p in priorities:
@@ -251,15 +255,6 @@ class Fabric:
                 f"{least} at least"
             )
         return ports, ingress, switches
-
-    def _place_bad_fcs_frames(self, ports: np.ndarray) -> np.ndarray:
-        """Give each port its range in the list of ordinals; returns the list."""
-        ordinals: list[int] = []
-        for port, frames in self.topology.bad_fcs_frames.items():
-            ports["bad_next"][port] = len(ordinals)
-            ordinals += frames
-            ports["bad_end"][port] = len(ordinals)
-        return np.array(ordinals or [0], np.int64)
 
     @property
     def watched_port(self) -> int:

@@ -16,7 +16,7 @@ from xml.etree.ElementTree import ParseError
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from emulator.quantities import STRICT, Bps, ConfigError, Picoseconds
+from emulator.quantities import STRICT, Bps, ConfigError, OptionalImpairments, Picoseconds
 from emulator.topology import Wiring
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class CableConfig:
     rate_bps: Bps | None = None
     """None: the scenario's ``link``, as for the delay."""
     delay_ps: Picoseconds | None = None
+    impairments: OptionalImpairments = None
+    """Of each way, in place of those of the scenario's ``link``."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -133,7 +135,8 @@ class GraphConfig:
         for cable in self.links:
             rate = link.rate_bps if cable.rate_bps is None else cable.rate_bps
             delay = link.delay_ps if cable.delay_ps is None else cable.delay_ps
-            wiring.cable(ends[cable.a], ends[cable.b], rate, delay)
+            ways = (cable.impairments, cable.impairments)
+            wiring.cable(ends[cable.a], ends[cable.b], rate, delay, ways)
         for route in self.routes:
             wiring.route(ends[route.switch], [ends[name] for name in route.to], [ends[name] for name in route.via])
 

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, Valida
 from pydantic.dataclasses import dataclass
 
 from emulator import roce
+from emulator.events import EventConfig
 from emulator.graphs import CableConfig, GraphConfig, NodeConfig, RouteConfig, read_graph
 from emulator.quantities import (
     STRICT,
@@ -235,6 +236,8 @@ class RoutingConfig:
     """``flowlet``: a flow that was silent for longer may take another path (LetFlow, 2017)."""
     choices: Annotated[int, Field(ge=0, le=8, strict=True)] = 0
     """``adaptive``: queues compared, drawn at random; 0: all."""
+    convergence_ps: Picoseconds = units.PS_PER_MS
+    """From a change of a link to routes that know of it. Ours; data centres tell of tenths to tens of a millisecond."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -267,6 +270,8 @@ class ScenarioConfig:
     workload: Annotated[IncastConfig | PermutationConfig | FlowListConfig, Field(discriminator="kind")] = field(
         default_factory=IncastConfig
     )
+    events: tuple[EventConfig, ...] = ()
+    """What happens to links, NICs, hosts and switches."""
     ttpoe: TtpoeConfig = field(default_factory=TtpoeConfig)
     roce: RoceConfig = field(default_factory=RoceConfig)
 
@@ -301,6 +306,7 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "topology.front_end": (LeafSpineConfig, FatTreeConfig),
     "topology.front_end.uplink": (UplinkConfig,),
     "routing": (RoutingConfig,),
+    "events": (EventConfig,),
     "topology.links": (HostLinkConfig, CableConfig),
     "topology.nodes": (NodeConfig,),
     "topology.routes": (RouteConfig,),

@@ -53,7 +53,7 @@ class CableConfig:
 
 @dataclass(frozen=True, config=STRICT)
 class RouteConfig:
-    """What a switch does with frames to some hosts, in place of the shortest paths; not to NICs that it is cabled to."""
+    """What a switch does with frames to some hosts, in place of the shortest paths; but not to NICs of its own."""
 
     switch: _Name
     to: tuple[_Name, ...]

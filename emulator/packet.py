@@ -27,6 +27,9 @@ PACKET = np.dtype(
     align=True,
 )
 
+CUT = 32
+"""Bit of ``fate``: the line that it was on went down."""
+
 # The ECN field.
 NOT_ECT = 0
 ECT = 2

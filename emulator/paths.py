@@ -124,7 +124,7 @@ def _paths_by_rate(tail: np.ndarray, head: np.ndarray, rate: np.ndarray, distanc
 
 def _weights(rate: np.ndarray, beyond: np.ndarray, by_rate: list[_PathsByRate]) -> np.ndarray:
     """float64 (ports, switches): the sum, over the paths by each port, of the lowest rate on it, its own included."""
-    return sum(step * ((rate >= least)[:, None] * paths[beyond]) for least, step, paths in by_rate)  # type: ignore
+    return sum(step * ((rate >= least)[:, None] * paths[beyond]) for least, step, paths in by_rate)
 
 
 def _copies(weight: np.ndarray) -> np.ndarray:

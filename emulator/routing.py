@@ -1,7 +1,7 @@
 """Which port of a group a switch sends a frame to: one kernel a policy.
 
-A group is a switch's ports on shortest paths to some NICs, as :mod:`emulator.paths` finds them; DOWN stands for a port
-whose line is down. Knows nothing of queues but their depth, nothing of hosts.
+A group is a switch's ports on shortest paths to some NICs, as :mod:`emulator.paths` finds them. Knows nothing of queues
+but their depth, nothing of hosts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ POLICIES = {
 """``weighted`` is ECMP over groups with weights."""
 NO_WAY = -1
 DOWN = -2
+"""DOWN - n stands for port n while its line is down."""
 FLOWLET_SHIFT = 12
 """2**12 rows a switch."""
 
@@ -64,19 +65,20 @@ def _adaptive(world, group, salt, priority, choices, now_ps):
     count = int(group["count"])
     first = int(group["first"])
     start = (mix32(turn ^ salt) * count) >> 32
-    best = DOWN
+    best = down = NO_WAY
     least = 0
     for k in range(count if choices == 0 else choices):
         at = (start + k) % count if choices == 0 else (mix32(((turn << 3) + k) ^ salt) * count) >> 32
         port = int(world.members[first + at])
         if port < 0:
+            down = port
             continue
         depth = world.queues[(port << PRIORITY_SHIFT) + priority]["bytes"]
         if world.ports[port]["busy_until_ps"] > now_ps:
             depth += 1  # an idle line before a busy one with nothing queued
         if best < 0 or depth < least:
             best, least = port, depth
-    return best
+    return best if best >= 0 else down
 
 
 @kernel
@@ -100,7 +102,7 @@ def _flowlet(world, group, salt, switch, entropy, now_ps):
 
 @kernel(inline=True)
 def choose_port(world, switch, packet, now_ps):
-    """The port by which ``switch`` sends ``packet`` (PACKET row) on; NO_WAY, or DOWN if the line it takes is."""
+    """The port by which ``switch`` sends ``packet`` (PACKET row) on; NO_WAY; or DOWN less it, if its line is down."""
     g = int(world.group_of[switch, packet["dst"]])
     if g < 0:
         return NO_WAY

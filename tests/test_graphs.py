@@ -115,7 +115,7 @@ def test_tiers_are_found_from_the_hosts():
         ({"nodes": [*NODES, {"name": "h9", "kind": "host"}]}, "nodes.6: host h9 has no cable"),
         ({"nodes": [*NODES, {"name": "r", "kind": "router"}]}, "nodes.6.kind: must be 'host' or 'switch'"),
         ({"nodes": [*NODES, {"name": "a/b", "kind": "host"}]}, "nodes.6.name: "),
-        ({"nodes": [*NODES, {"name": "s9", "kind": "switch", "teir": 1}]}, "nodes.6.teir: there is no such field; did you mean tier?"),
+        ({"nodes": [*NODES, {"name": "s9", "kind": "switch", "teir": 1}]}, "nodes.6.teir: there is no such field; did"),
         ({"nodes": NODES[3:]}, 'nodes: there is no host; name one with kind = "host"'),
         ({"links": [*LINKS, {"a": "h0", "b": "s7"}]}, "links.7.b: there is no node s7"),
         ({"links": [*LINKS, {"a": "h0", "b": "h1"}]}, "links.7: two hosts, h0 and h1; put a switch between"),

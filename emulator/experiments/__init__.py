@@ -62,8 +62,10 @@ def run_all(
     """
     for transport, routing in product(scenario.transports, scenario.routings):
         fabric = Fabric(scenario, transport, scenario.seed, routing=routing, capture=capture)
-        for warning in fabric.warnings if on_warning else ():
-            on_warning(f"{transport if len(scenario.routings) == 1 else f'{transport}, {routing}'}: {warning}")
+        if on_warning is not None:
+            which = transport if len(scenario.routings) == 1 else f"{transport}, {routing}"
+            for warning in fabric.warnings:
+                on_warning(f"{which}: {warning}")
     return _runs(scenario, capture, open_sink, on_run, on_slice)
 
 

@@ -377,6 +377,8 @@ class Fabric:
     def _longest_pause_ps(self) -> int:
         """How long a pause that is not renewed lasts on the slowest line between switches, and its way there."""
         ports = self.world.ports[(self.world.ports["switch"] >= 0) & (self.world.ports["far_switch"] >= 0)]
+        if not len(ports):  # a star cannot lock
+            return units.NEVER
         lasts = (ports["quantum_ps"] + 1) * self.scenario.switch.pause_quanta
         return int((lasts + ports["delay_ps"]).max()) + self.scenario.switch.pause_reaction_ps
 

@@ -118,5 +118,8 @@ def lose_unsent(world, i, p):
 @kernel(export=True)
 def schedule_stops(world, at_ps):
     """Push an event for each time of int64 (n,) ``at_ps``, at which the loop returns to its caller."""
+    port = world.ports[0]
+    tie = port["tie"]  # which the port's own events go on from, so that a change that is to come changes nothing
     for k in range(len(at_ps)):
-        push(world, at_ps[k], TIMER, len(world.ends) + len(world.flows) + k, world.ports[0])
+        push(world, at_ps[k], TIMER, len(world.ends) + len(world.flows) + k, port)
+    port["tie"] = tie

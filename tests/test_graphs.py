@@ -16,7 +16,7 @@ from emulator.paths import find_routes, path_counts, switch_distances
 from emulator.shapes import build_topology
 from emulator.topology import Topology
 
-NODES = [{"name": n, "kind": "host"} for n in ("h0", "h1", "h2")] + [{"name": f"s{k}", "kind": "switch"} for k in range(3)]
+NODES = [{"name": f"{n}{k}", "kind": kind} for n, kind in (("h", "host"), ("s", "switch")) for k in range(3)]
 LINKS: list[dict[str, Any]] = [
     {"a": "h0", "b": "s0"}, {"a": "h1", "b": "s1"}, {"a": "h2", "b": "s2"}, {"a": "h0", "b": "s1", "rate_bps": "25G"},
     {"a": "s0", "b": "s1", "rate_bps": "400G", "delay_ps": "2us"}, {"a": "s1", "b": "s2"}, {"a": "s2", "b": "s0"},

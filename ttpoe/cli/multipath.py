@@ -29,7 +29,7 @@ _OPTIONS = {
 }
 
 
-def _topology(kind: str, hosts: int) -> dict[str, Any]:
+def topology_values(kind: str, hosts: int) -> dict[str, Any]:
     """Plain values of a non-blocking network of so many hosts."""
     if kind == "leaf-spine":
         per_leaf = next((n for n in range(int(hosts**0.5), 0, -1) if hosts % n == 0), 1)
@@ -47,7 +47,7 @@ def _topology(kind: str, hosts: int) -> dict[str, Any]:
 @click.option("--hosts", type=click.IntRange(2, 65_536), default=16, metavar="N", help="Hosts of the fabric. [16]")
 @click.option("--workload", type=click.Choice(["permutation"]), default="permutation", help="[permutation]")
 @click.option("--transport", metavar="LIST", help="ttpoe, ttpoe-pfc, roce-pfc, roce, with commas. [all but ttpoe-pfc]")
-@click.option("--routing", metavar="LIST", help="ecmp, flowlet, round-robin, random, adaptive, with commas. [ecmp]")
+@click.option("--routing", metavar="LIST", help="ecmp, weighted, flowlet, round-robin, random, adaptive. [ecmp]")
 @click.option("--size", type=SIZE, help="Each message; MB is 10^6, MiB 2^20. [2MB]")
 @click.option("--rate", type=RATE, help="Line rate of every link; 100G is 10^11 bit/s. [100G]")
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
@@ -73,7 +73,7 @@ def command(
 
     values: dict[str, Any] = {
         "name": f"{workload} on {topology} of {hosts} hosts",
-        "topology": _topology(topology, hosts),
+        "topology": topology_values(topology, hosts),
         "workload": {"kind": workload},
     }
     for field, value in (

@@ -109,8 +109,8 @@ def plot_topology(topology: Topology, title: str, path: str | os.PathLike[str]) 
     is_flat = bool((level[ends[:, 0]] == level[ends[:, 1]]).any())
     at = _on_a_circle(topology, ends) if is_flat else _by_level(level)
     widest = int(np.bincount(level).max())
-    size = (9.0, 9.0) if is_flat else (min(max(8.0, 0.4 * widest), 20.0), 2.0 + 1.7 * level.max())
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    inches = (9.0, 9.0) if is_flat else (min(max(8.0, 0.4 * widest), 20.0), 2.0 + 1.7 * level.max())
+    figure = Figure(figsize=inches, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     rates = topology.rate_bps[firsts] / 1e9
@@ -127,8 +127,9 @@ def plot_topology(topology: Topology, title: str, path: str | os.PathLike[str]) 
     for which in np.unique(level):
         mine = np.flatnonzero(level == which)
         colour = "#000000" if which == 0 else "#009E73"
-        few = len(mine) <= _NAMED_SWITCHES
-        axes.scatter(at[mine, 0], at[mine, 1], s=60 if few else 12, marker="o" if which == 0 else "s", color=colour, zorder=2)
+        size = 60 if len(mine) <= _NAMED_SWITCHES else 12
+        marker = "o" if which == 0 else "s"
+        axes.scatter(at[mine, 0], at[mine, 1], s=size, marker=marker, color=colour, zorder=2)
         if len(mine) <= (_NAMED_HOSTS if which == 0 else _NAMED_SWITCHES):
             for node in mine.tolist():
                 below = (0, -13) if which == 0 or is_flat else (0, 7)

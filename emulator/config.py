@@ -374,7 +374,8 @@ def _with_network(topology: dict[str, Any], folder: Path) -> dict[str, Any]:
         _SCENARIO.validate_python({"topology": graph})
     except ValidationError as error:
         raise ConfigError(f"{path}: {_sentence(error).removeprefix('topology: ').removeprefix('topology.')}") from None
-    return {**graph, "file": topology["file"], "routes": [*graph.get("routes", ()), *topology.get("routes", ())]}
+    others = {name: value for name, value in topology.items() if name not in ("file", "routes")}
+    return {**others, **graph, "routes": [*graph.get("routes", ()), *topology.get("routes", ())]}
 
 
 def make_scenario(values: dict[str, Any], folder: Path = Path()) -> ScenarioConfig:

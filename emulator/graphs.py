@@ -68,7 +68,7 @@ class GraphConfig:
 
     kind: Literal["graph"] = "graph"
     file: str | None = None
-    """Where nodes and links were read from; below the directory of the scenario file."""
+    """What `make_scenario` reads the others from, and leaves out then; below the directory of the scenario file."""
     nodes: tuple[NodeConfig, ...] = ()
     links: tuple[CableConfig, ...] = ()
     routes: tuple[RouteConfig, ...] = ()
@@ -76,6 +76,8 @@ class GraphConfig:
 
     @model_validator(mode="after")
     def _check(self) -> GraphConfig:
+        if self.file is not None:
+            raise ValueError("file: only make_scenario and load_scenario read it; name nodes and links in its place")
         kind_of: dict[str, str] = {}
         for k, node in enumerate(self.nodes):
             if node.name in kind_of:

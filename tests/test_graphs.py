@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,16 @@ def test_a_directed_graph_is_refused(tmp_path):
     nx.write_graphml(network, tmp_path / "net.graphml")
     with pytest.raises(ConfigError, match="a cable goes both ways; make it undirected"):
         build({"kind": "graph", "file": "net.graphml"}, tmp_path)
+
+
+def test_a_scenario_holds_the_network_and_not_its_file(tmp_path):
+    """So that what results.json tells can be run again where the file is not."""
+    path = written(tmp_path / "net.json")
+    scenario = make_scenario({"topology": {"kind": "graph", "file": path.name}}, tmp_path)
+    path.unlink()
+    assert make_scenario(asdict(scenario)) == scenario
+    with pytest.raises(ConfigError, match=r"^topology.nodez: there is no such field; did you mean nodes"):
+        make_scenario({"topology": {"kind": "graph", "file": written(path).name, "nodez": 1}}, tmp_path)
 
 
 def test_a_file_and_a_list_exclude_each_other(tmp_path):

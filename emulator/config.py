@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
+from emulator.events import EventConfig
+from emulator.graphs import CableConfig, GraphConfig, NodeConfig, RouteConfig, read_graph
 from emulator.quantities import (
     STRICT,
     Bps,
@@ -38,7 +40,7 @@ from emulator.workloads.patterns import IncastConfig
 from ttpoe import constants, units
 from ttpoe.impairments import ImpairmentConfig
 
-RoutingName = Literal["ecmp", "flowlet", "round-robin", "random", "adaptive"]
+RoutingName = Literal["ecmp", "weighted", "flowlet", "round-robin", "random", "adaptive"]
 assert set(get_args(RoutingName)) == set(POLICIES)
 DEFAULT_TRANSPORTS: tuple[TransportName, ...] = ("ttpoe", "roce-pfc", "roce")
 
@@ -194,6 +196,8 @@ class RoutingConfig:
     """``flowlet``: a flow that was silent for longer may take another path (LetFlow, 2017)."""
     choices: Annotated[int, Field(ge=0, le=8, strict=True)] = 0
     """``adaptive``: queues compared, drawn at random; 0: all."""
+    convergence_ps: Picoseconds = units.PS_PER_MS
+    """From a change of a link to routes that know of it. Ours; data centres tell of tenths to tens of a millisecond."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -219,12 +223,15 @@ class ScenarioConfig:
     switch: SwitchConfig = field(default_factory=SwitchConfig)
     topology: Annotated[
         Annotated[
-            StarConfig | LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig, Field(discriminator="kind")
+            StarConfig | LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig | GraphConfig,
+            Field(discriminator="kind"),
         ],
         BeforeValidator(lambda given: {"kind": "star", **given} if isinstance(given, dict) else given),
     ] = field(default_factory=StarConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     workload: WorkloadConfig = field(default_factory=IncastConfig)
+    events: tuple[EventConfig, ...] = ()
+    """What happens to links, NICs, hosts and switches."""
     ttpoe: TtpoeConfig = field(default_factory=TtpoeConfig)
     roce: RoceConfig = field(default_factory=RoceConfig)
 
@@ -252,14 +259,17 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
-    "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
+    "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig, GraphConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),
     "topology.scale_out.uplink": (UplinkConfig,),
     "topology.front_end": (LeafSpineConfig, FatTreeConfig),
     "topology.front_end.uplink": (UplinkConfig,),
     "routing": (RoutingConfig,),
-    "topology.links": (HostLinkConfig,),
+    "events": (EventConfig,),
+    "topology.links": (HostLinkConfig, CableConfig),
+    "topology.nodes": (NodeConfig,),
+    "topology.routes": (RouteConfig,),
     "workload": CONFIGS,
     "workload.flows": (FlowConfig,),
     "ttpoe": (TtpoeConfig,),
@@ -314,8 +324,28 @@ def _sentence(error: ValidationError) -> str:
     return f"{where}: {what}{shown}" if where else what + shown
 
 
-def make_scenario(values: dict[str, Any]) -> ScenarioConfig:
-    """A scenario from plain values, nested as in a TOML file; raises ConfigError naming the field."""
+def _with_network(topology: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The values of a graph with what its file holds; a ConfigError names the file."""
+    if "nodes" in topology or "links" in topology:
+        raise ConfigError("topology.file: nodes and links are in the file; leave them out here, or leave out file")
+    path = folder / topology["file"]
+    graph = {**read_graph(path), "kind": "graph"}
+    try:
+        _SCENARIO.validate_python({"topology": graph})
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_sentence(error).removeprefix('topology: ').removeprefix('topology.')}") from None
+    others = {name: value for name, value in topology.items() if name not in ("file", "routes")}
+    return {**others, **graph, "routes": [*graph.get("routes", ()), *topology.get("routes", ())]}
+
+
+def make_scenario(values: dict[str, Any], folder: Path = Path()) -> ScenarioConfig:
+    """A scenario from plain values, nested as in a TOML file; raises ConfigError naming the field.
+
+    ``folder`` is where the file of a graph lies.
+    """
+    topology = values.get("topology")
+    if isinstance(topology, dict) and topology.get("kind") == "graph" and isinstance(topology.get("file"), str):
+        values = {**values, "topology": _with_network(topology, folder)}
     try:
         return _SCENARIO.validate_python(values)
     except ValidationError as error:
@@ -336,6 +366,6 @@ def load_scenario(path: str | Path) -> ScenarioConfig:
     if isinstance(load, dict) and isinstance(load.get("path"), str):
         load["path"] = str(Path(path).parent / load["path"])
     try:
-        return make_scenario(values)
+        return make_scenario(values, Path(path).parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None

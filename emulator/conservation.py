@@ -63,6 +63,7 @@ def check_conservation(w: World) -> int:
             f"{engine['lost']} lost, so {balance} should be inside; {inside} are listed and {held} rows are held"
         )
     told_lost = int(w.impairments["counts"][:, 1 : BAD_FCS + 1].sum() + engine["bad_icrc"] + engine["no_route"])
+    told_lost += int(w.ports["link_down"].sum())
     if told_lost != engine["lost"]:
         raise ConservationError(f"{engine['lost']} frames were lost; causes are known of {told_lost}")
     of_switch = np.repeat(w.ports["switch"], PRIORITIES)

@@ -11,10 +11,11 @@ from enum import IntEnum
 from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_frame
 from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready, wake_blocked
 from emulator.impair import is_lost
-from emulator.packet import DATA, PFC, free_packet
+from emulator.outage import IS_DOWN, lose_cut, lose_unsent
+from emulator.packet import CUT, DATA, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import enqueue, kick, let_go, start_if_idle, take_arrival
-from emulator.routing import choose_port
+from emulator.routing import DOWN, choose_port
 from emulator.schedule import ARRIVAL, DEPARTURE, LINK_STATE, due_class, due_time_ps, open_next_bucket
 from emulator.series import sample
 from emulator.tracing import record
@@ -31,10 +32,12 @@ class RunStatus(IntEnum):
     NEED_PACKETS = 4  # grow the packet rows and call again
     NEED_EVENTS = 5  # make room for events and call again
     NEED_TRACE = 6  # drain the trace rows and call again
+    STOP = 7  # links or routes change now: change engine["stop"], and call again
+    DEADLOCK = 8  # lines under PFC wait for each other; told by Fabric.run alone
 
 
 _SLICE, _FINISHED, _EMPTY, _UNTIL = 0, 1, 2, 3
-_NEED_PACKETS, _NEED_EVENTS, _NEED_TRACE = 4, 5, 6
+_NEED_PACKETS, _NEED_EVENTS, _NEED_TRACE, _STOP = 4, 5, 6, 7
 
 MARGIN = 64
 """Packets or trace rows that one event may take at most, with room to spare; and events, unless flows wait for it."""
@@ -49,6 +52,9 @@ def _switch_arrival(world, i, p, now_ps):
     switch = world.switches[switch_index]
     in_port = i ^ 1
     out_port = choose_port(world, switch_index, packet, now_ps)
+    if out_port <= DOWN:
+        lose_unsent(world, DOWN - out_port, p)
+        return
     if out_port < 0:
         engine["no_route"] += 1
         engine["lost"] += 1
@@ -125,12 +131,15 @@ def run(world, until_ps, max_events):
         answering_end = -1
         answers = 0
         if which == DEPARTURE:
-            ports[index]["is_departure_pending"] = 0
+            ports[index]["is_departure_pending"] = int(ports[index]["is_departure_pending"]) & IS_DOWN
             kick(world, index)
         elif which == ARRIVAL:
             p = take_arrival(world, index)
             engine["packet_hops"] += 1
             if world.packets[p]["fate"] != 0:
+                if int(world.packets[p]["fate"]) & CUT:
+                    lose_cut(world, index, p)
+                    continue
                 is_at_host = 1 if ports[index]["far_switch"] < 0 else 0
                 if is_lost(engine, world.impairments, world.packets, p, ports[index]["impairment"], is_at_host) != 0:
                     continue
@@ -156,6 +165,9 @@ def run(world, until_ps, max_events):
         elif index < len(world.ends):
             answering_end = index
             answers = host_on_timer(world, index, now_ps)
+        elif index >= len(world.ends) + len(world.flows):
+            engine["stop"] = index - len(world.ends) - len(world.flows)
+            return _STOP
         else:
             answering_end = 2 * (index - len(world.ends))
             answers = host_start_flow(world, answering_end >> 1, now_ps)

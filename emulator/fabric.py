@@ -14,15 +14,18 @@ import numpy as np
 from emulator import roce, rows, series, world
 from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, drain_ratio
+from emulator.deadlock import BufferCycle, Watch, check_routes
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.framing import data_wire_bytes, line_only_bytes
 from emulator.impair import build_impairments
 from emulator.packet import PACKET
+from emulator.paths import Routes
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.results import RunResult, collect
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
+from emulator.timeline import Timeline
 from emulator.topology import Topology, headroom_bound_bytes
 from emulator.transports import PROFILES
 from emulator.workloads import Message, Setting, dependents, make_workload, name_hash
@@ -95,7 +98,14 @@ class Fabric:
             raise ConfigError('capture: frames without headers cannot be captured; set frame_overhead = "real"')
         self.profile = PROFILES[transport]
         self._capture = capture
+        self.routes = self.topology.routes
+        if self.routing == "weighted":
+            self.routes = self.topology.routed(rate_bps=self.topology.rate_bps)
         self.world = self._build()
+        self.lossless_pairs = self._pairs_under_pfc()
+        self.cycles = check_routes(self.topology, self.routes, self.lossless_pairs)
+        self.deadlock: BufferCycle | None = None
+        self.timeline = Timeline(self) if scenario.events else None
         self.setup_s = time.perf_counter() - started
 
     def _build(self) -> world.World:
@@ -169,33 +179,57 @@ class Fabric:
         _schedule_flows(arrays)
         return arrays
 
+    def _pairs_under_pfc(self) -> dict[int, np.ndarray]:
+        """By priority under PFC: int (n, 2), the NICs that send it and are sent to."""
+        if self.profile.flow_control != "pfc":
+            return {}
+        data, answers = self.flow_nics, self.flow_nics[:, ::-1]
+        priority, answer_priority = self.scenario.priority, self.scenario.answer_priority
+        if priority == answer_priority:
+            return {priority: np.concatenate([data, answers])}
+        return {priority: data, answer_priority: answers}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is known before the run to be able to go wrong."""
+        return [
+            f"cyclic buffer dependency: priority {cycle.priority} under PFC can deadlock where lines wait for each "
+            f"other: {cycle.told(self.topology)}"
+            for cycle in self.cycles
+        ]
+
     def _build_routing(self, switches: np.ndarray) -> dict[str, np.ndarray]:
         topology, config = self.topology, self.scenario.routing
         switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
-        groups = topology.routes.groups.copy()
-        groups["turn"] = switches["salt"][topology.port_switch[topology.routes.members[groups["first"]]]]
         routing = np.zeros(1, ROUTING)
         routing[0] = (POLICIES[self.routing], config.flowlet_gap_ps, config.choices)
         rows = topology.switches << FLOWLET_SHIFT if self.routing == "flowlet" else 1
         flowlets = np.zeros(rows, FLOWLET)
         flowlets["port"] = -1
-        return {
-            "group_of": topology.routes.group_of, "groups": groups, "members": topology.routes.members,
-            "routing": routing, "flowlets": flowlets,
-        }  # fmt: skip
+        return {**self._groups(switches), "routing": routing, "flowlets": flowlets}
+
+    def _groups(self, switches: np.ndarray) -> dict[str, np.ndarray]:
+        """The world's arrays of the routes in force."""
+        routes = self.routes
+        groups, members = routes.groups.copy(), routes.members.copy()
+        is_used = groups["count"] > 0
+        groups["turn"][is_used] = switches["salt"][self.topology.port_switch[members[groups["first"][is_used]]]]
+        return {"group_of": routes.group_of, "groups": groups, "members": members}
+
+    def follow(self, routes: Routes) -> None:
+        """From now on switches use these routes; between two events."""
+        self.routes = routes
+        self.world = self.world._replace(**self._groups(self.world.switches))
 
     def _build_ports(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         scenario, topology = self.scenario, self.topology
         n_ports = len(topology.port_names)
         ports = rows.zeros(n_ports, world.PORT)
         ports["tie"] = [name_hash(self.seed, "port", name) & 0xFFFFFFFF for name in topology.port_names]
-        ports["rate_bps"] = topology.rate_bps
-        exact = 8_000_000_000_000 % topology.rate_bps == 0
-        ports["ps_per_byte"] = np.where(exact, 8_000_000_000_000 // topology.rate_bps, 0)
+        world.set_rate(ports, slice(None), topology.rate_bps)
         far = np.arange(n_ports) ^ 1
         pipeline_ps = np.where(topology.port_switch[far] >= 0, scenario.switch.pipeline_latency_ps, 0)
         ports["delay_ps"] = topology.delay_ps + pipeline_ps
-        ports["quantum_ps"], ports["quantum_rest"] = np.divmod(512 * units.PS_PER_S, topology.rate_bps)
         ports["timer_pending_ps"] = units.NEVER
         for name in ("line_head", "line_tail", "react_head", "react_tail", "blocked_head", "blocked_tail"):
             ports[name] = -1
@@ -316,17 +350,29 @@ class Fabric:
         started = time.perf_counter()
         run(self.world, -1, 0)  # serves nothing, but compiles or loads the loop
         self.setup_s += time.perf_counter() - started
+        watch = Watch()
+        # Without a cycle of routes nothing can lock; while routes change, what follows old ones may close a cycle.
+        is_watching = bool(self.lossless_pairs) and bool(self.cycles or self.timeline)
+        look_at_ps = self._longest_pause_ps() if is_watching else units.NEVER
         while True:
             started = time.perf_counter()
-            status = RunStatus(run(self.world, self.scenario.until_ps, budget))
+            until_ps = min(look_at_ps, self.scenario.until_ps)
+            status = RunStatus(run(self.world, until_ps, budget))
+            is_full = status is RunStatus.SLICE
+            if status is RunStatus.UNTIL and look_at_ps < self.scenario.until_ps:
+                look_at_ps += self._longest_pause_ps()
+                self.deadlock = watch.look(self.world)
+                status = RunStatus.DEADLOCK if self.deadlock else RunStatus.SLICE
             spent = time.perf_counter() - started
             wall_s += spent
             engine = self.world.engine[0]
-            if status is RunStatus.NEED_PACKETS:
+            if status is RunStatus.STOP and self.timeline is not None:
+                self.timeline.apply(int(self.world.engine[0]["stop"]))
+            elif status is RunStatus.NEED_PACKETS:
                 self._grow_packets()
             elif status is RunStatus.NEED_EVENTS:
-                self._grow_events()
-            elif status is RunStatus.SLICE and max_events is None:
+                self.grow_events()
+            elif is_full and max_events is None:
                 budget = int(np.clip(budget * _SLICE_SECONDS / max(spent, 1e-4), 1_000, 10_000_000))
             if engine["trace_count"]:
                 if sink is not None:
@@ -334,10 +380,19 @@ class Fabric:
                 engine["trace_count"] = 0
             if on_slice is not None:
                 on_slice(Progress(int(engine["now_ps"]), int(engine["events"]), int(engine["unfinished"]), wall_s))
-            if status in (RunStatus.FINISHED, RunStatus.EMPTY, RunStatus.UNTIL):
+            if status in (RunStatus.FINISHED, RunStatus.EMPTY, RunStatus.UNTIL, RunStatus.DEADLOCK):
                 return collect(self, status, wall_s)
 
-    def _grow_events(self) -> None:
+    def _longest_pause_ps(self) -> int:
+        """How long a pause that is not renewed lasts on the slowest line between switches, and its way there."""
+        ports = self.world.ports[(self.world.ports["switch"] >= 0) & (self.world.ports["far_switch"] >= 0)]
+        if not len(ports):  # a star cannot lock
+            return units.NEVER
+        lasts = (ports["quantum_ps"] + 1) * self.scenario.switch.pause_quanta
+        return int((lasts + ports["delay_ps"]).max()) + self.scenario.switch.pause_reaction_ps
+
+    def grow_events(self) -> None:
+        """Make room for more events, between two of them."""
         w = self.world
         schedule = w.schedule[0]
         old = len(w.nodes)

@@ -284,6 +284,8 @@ def host_start_flow(world, f, now_ps):
     e = 2 * f
     size_bytes = world.flows[f]["size_bytes"]
     n = 0
+    if world.flows[f]["is_over"] != 0:  # its host failed and is not back
+        return n
     if world.engine[0]["protocol"] == TTPOE:
         if world.links[e]["state"] == _CLOSED:
             n = on_open(world.links[e], now_ps, world.out, 0)

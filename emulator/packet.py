@@ -26,6 +26,9 @@ PACKET = whole_lines(
     ]
 )
 
+CUT = 32
+"""Bit of ``fate``: the line that it was on went down."""
+
 # The ECN field.
 NOT_ECT = 0
 ECT = 2

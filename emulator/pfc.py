@@ -103,7 +103,8 @@ def take_pfc(world, i, now_ps):
 
 
 @kernel(inline=True)
-def _resume(world, i, priority, now_ps):
+def resume(world, i, priority, now_ps):
+    """Port ``i`` may send ``priority`` again. The caller kicks the port."""
     port = world.ports[i]
     queue = world.queues[(i << PRIORITY_SHIFT) + priority]
     port["paused"] = int(port["paused"]) & ~(1 << priority)
@@ -112,6 +113,21 @@ def _resume(world, i, priority, now_ps):
     engine = world.engine[0]
     engine["paused_count"] -= 1
     sample_paused(engine, world.series, now_ps)
+
+
+@kernel(inline=True)
+def pause_for(world, i, priority, quanta, now_ps):
+    """Port ``i`` may not send ``priority`` for so many quanta from now on."""
+    port = world.ports[i]
+    queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+    if (int(port["paused"]) >> priority) & 1 == 0:
+        port["paused"] = int(port["paused"]) | (1 << priority)
+        queue["paused_since_ps"] = now_ps
+        engine = world.engine[0]
+        engine["paused_count"] += 1
+        sample_paused(engine, world.series, now_ps)
+    queue["pause_until_ps"] = now_ps + pause_ps(port, quanta)
+    arm_port_timer(world, i, queue["pause_until_ps"])
 
 
 @kernel
@@ -123,19 +139,11 @@ def take_effect(world, i, p, now_ps):
     quanta = world.packets[p]["cookie"]
     free_packet(engine, world.packets, p)
     engine["delivered"] += 1
-    queue = world.queues[(i << PRIORITY_SHIFT) + priority]
-    is_paused = (int(port["paused"]) >> priority) & 1
     if quanta == 0:
-        if is_paused != 0:
-            _resume(world, i, priority, now_ps)
+        if (int(port["paused"]) >> priority) & 1:
+            resume(world, i, priority, now_ps)
         return
-    if is_paused == 0:
-        port["paused"] = int(port["paused"]) | (1 << priority)
-        queue["paused_since_ps"] = now_ps
-        engine["paused_count"] += 1
-        sample_paused(engine, world.series, now_ps)
-    queue["pause_until_ps"] = now_ps + pause_ps(port, quanta)
-    arm_port_timer(world, i, queue["pause_until_ps"])
+    pause_for(world, i, priority, quanta, now_ps)
 
 
 @kernel(inline=True)
@@ -176,7 +184,7 @@ def on_port_timer(world, i, now_ps):
         row = (i << PRIORITY_SHIFT) + priority
         if (int(port["paused"]) >> priority) & 1:
             if world.queues[row]["pause_until_ps"] <= now_ps:
-                _resume(world, i, priority, now_ps)
+                resume(world, i, priority, now_ps)
             else:
                 next_ps = min(next_ps, world.queues[row]["pause_until_ps"])
         if (int(port["xoff"]) >> priority) & 1:

@@ -39,6 +39,17 @@ _LINK_COUNTERS = ("probes_sent", "resends_spurious", "nack_fulls_sent", "nack_fu
 """Of TTPoE's link rows, summed over both ends of all flows."""
 
 
+HOST_FAILED = 100
+"""A flow's failure besides those of :class:`ttpoe.state.Failure`: one of its hosts failed."""
+
+
+def failure_name(failure: int) -> str:
+    """Of a flow, as files have it; empty for none."""
+    if failure == HOST_FAILED:
+        return "host_failed"
+    return Failure(failure).name.lower() if failure else ""
+
+
 @dataclass(frozen=True)
 class RunResult:
     """What one run measured. Digest: SHA-256 over every integer result, without wall time."""
@@ -69,6 +80,12 @@ class RunResult:
     setup_s: float
     errors: list[str] = field(default_factory=list)
     """Broken promises of the model, such as a drop in a lossless priority."""
+    warnings: list[str] = field(default_factory=list)
+    """What was known before the run to be able to go wrong."""
+    deadlock: dict[str, Any] | None = None
+    """Priority, switches and ports of lines that wait for each other for ever, which ended the run."""
+    deadlock_told: str = ""
+    """The same for a reader."""
     digest: str = ""
 
     @property
@@ -133,7 +150,7 @@ class RunResult:
 
 def _why_unfinished(flow: np.void) -> str:
     if flow["failure"]:
-        return Failure(int(flow["failure"])).name.lower()
+        return failure_name(int(flow["failure"]))
     return "not started" if flow["start_ps"] < 0 else ""
 
 
@@ -256,10 +273,11 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             "rate_bps": int(ports[i]["rate_bps"]),
             "tx_frames": int(ports[i]["tx_frames"]),
             "tx_bytes": int(ports[i]["tx_bytes"]),
-            "rx_frames": arrived(w, i ^ 1) + int(fates[i ^ 1, DUPLICATED] - lost[i ^ 1]),
+            "rx_frames": arrived(w, i ^ 1) + int(fates[i ^ 1, DUPLICATED] - lost[i ^ 1] - ports[i ^ 1]["cut"]),
             "drops": int(queues[i]["drops"].sum()),
             "lost": int(lost[i]),
             "bad_fcs": int(fates[i, BAD_FCS]),
+            "link_down": int(ports[i]["link_down"]),
             "max_queue_bytes": int(queues[i]["max_bytes"].max()),
             "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),
             "xoffs_sent": int(ingress[i]["xoff_count"].sum()),
@@ -283,6 +301,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "paused_ps": int(paused_ps.sum()),
         "pfc_frames": int(engine["pfc_frames"]),
         "no_route": int(engine["no_route"]),
+        "link_down": int(ports["link_down"].sum()),
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
@@ -323,6 +342,9 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         wall_s=wall_s,
         setup_s=fabric.setup_s,
         errors=errors,
+        warnings=fabric.warnings,
+        deadlock=None if fabric.deadlock is None else fabric.deadlock.named(fabric.topology),
+        deadlock_told="" if fabric.deadlock is None else fabric.deadlock.told(fabric.topology),
         digest=digest.hexdigest(),
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from emulator.graphs import GraphConfig
 from emulator.quantities import STRICT, Bps, ConfigError, OptionalImpairments, Picoseconds
 from emulator.topology import Topology, Wiring
 
@@ -258,7 +259,7 @@ def wire_star(star: StarConfig, wiring: Wiring, hosts: Sequence[int], link: Link
         wiring.cable(host, switch, rate[host], delay[host], ways[host])
 
 
-ShapeConfig = LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig
+ShapeConfig = LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig | GraphConfig
 
 
 @lru_cache(maxsize=8)
@@ -268,5 +269,6 @@ def build_topology(shape: ShapeConfig | StarConfig, link: LinkConfig, hosts: int
     if shape.kind == "star":
         wire_star(shape, wiring, [wiring.add_host(f"h{h}") for h in range(hosts)], link)
     else:
-        shape.wire(wiring, [wiring.add_host(f"h{h}") for h in range(shape.host_count)], link)
+        names = shape.host_names if shape.kind == "graph" else [f"h{h}" for h in range(shape.host_count)]
+        shape.wire(wiring, [wiring.add_host(name) for name in names], link)
     return wiring.build()

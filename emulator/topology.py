@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from emulator.paths import Routes, StaticRoute, circle, find_routes
 from emulator.pfc import PFC_WIRE_BYTES
-from emulator.routing import Routes, shortest_paths
+from emulator.quantities import ConfigError
 from ttpoe.impairments import ImpairmentConfig
 
 
@@ -34,6 +35,8 @@ class Topology:
     nic_port, nic_host : int32 arrays, shape (nics,)
         Hosts' NICs, host by host.
     routes : Routes
+        With all cables up.
+    static_routes : tuple of StaticRoute
     bad_fcs_frames : dict
         By port: ordinals of the frames it sends that arrive damaged, ascending.
     impairments : dict
@@ -51,6 +54,7 @@ class Topology:
     nic_port: np.ndarray
     nic_host: np.ndarray
     routes: Routes
+    static_routes: tuple[StaticRoute, ...] = ()
     bad_fcs_frames: dict[int, tuple[int, ...]] = field(default_factory=dict)
     impairments: dict[int, ImpairmentConfig] = field(default_factory=dict)
 
@@ -74,6 +78,10 @@ class Topology:
     def host_port(self) -> np.ndarray:
         """int32 (hosts,): each host's first NIC's port."""
         return self.nic_port[np.searchsorted(self.nic_host, np.arange(self.hosts))]
+
+    def routed(self, is_up: np.ndarray | None = None, rate_bps: np.ndarray | None = None) -> Routes:
+        """Routes over the ports that are up; by weight if the rates that count are given, as for `find_routes`."""
+        return find_routes(self.port_switch, self.nic_port, is_up, rate_bps, self.static_routes)
 
     def nics(self, host: int) -> np.ndarray:
         """Numbers of a host's NICs."""
@@ -103,6 +111,7 @@ class Wiring:
         self._switches: list[str] = []
         self._tiers: list[int] = []
         self._cables: list[tuple[int, int, int, int]] = []  # switches count from -1 downwards
+        self._routes: list[tuple[int, list[int], list[int]]] = []
         self.bad_fcs_frames: dict[int, tuple[int, ...]] = {}
 
     def add_host(self, name: str) -> int:
@@ -128,8 +137,12 @@ class Wiring:
         self._cables.append((a, b, rate_bps, delay_ps))
         return 2 * len(self._cables) - 2
 
+    def route(self, switch: int, hosts: list[int], neighbours: list[int]) -> None:
+        """Have ``switch`` send frames to ``hosts`` to these neighbours; to NICs of its own it sends all the same."""
+        self._routes.append((switch, hosts, neighbours))
+
     def build(self) -> Topology:
-        """The finished network, with routes."""
+        """The finished network, with routes; ConfigError if its static routes lead round in a circle."""
         ends = np.array([cable[:2] for cable in self._cables], np.int64).reshape(-1, 2).ravel()
         rate, delay = (np.repeat(np.array([c[k] for c in self._cables], np.int64), 2) for k in (2, 3))
         port_switch = np.where(ends < 0, -1 - ends, -1).astype(np.int32)
@@ -138,7 +151,16 @@ class Wiring:
         nic_host = ends[nic_ports].astype(np.int32)
         port_nic = np.full(len(ends), -1, np.int32)
         port_nic[nic_ports] = np.arange(len(nic_ports))
-        return Topology(
+        far_end = ends[np.arange(len(ends)) ^ 1]
+        static = tuple(
+            StaticRoute(
+                -1 - switch,
+                np.flatnonzero(np.isin(nic_host, hosts) & (far_end[nic_ports] != switch)),
+                np.flatnonzero((ends == switch) & np.isin(far_end, neighbours)),
+            )
+            for switch, hosts, neighbours in self._routes
+        )
+        topology = Topology(
             host_names=tuple(self._hosts),
             switch_names=tuple(self._switches),
             switch_tiers=tuple(self._tiers),
@@ -149,10 +171,18 @@ class Wiring:
             delay_ps=delay + np.array([way.delay_ps for way in self._ways], np.int64),
             nic_port=nic_ports,
             nic_host=nic_host,
-            routes=shortest_paths(port_switch, nic_ports),
+            routes=find_routes(port_switch, nic_ports, static=static),
+            static_routes=static,
             bad_fcs_frames=self.bad_fcs_frames,
             impairments={port: way for port, way in enumerate(self._ways) if way.is_active},
         )
+        for nic in sorted({int(nic) for route in static for nic in route.nics}):
+            around = circle(topology.routes, port_switch, nic)
+            if around:
+                names = ", ".join(self._switches[switch] for switch in around)
+                host = self._hosts[int(nic_host[nic])]
+                raise ConfigError(f"topology.routes: frames to {host} would go round {names}; change one of them")
+        return topology
 
     def _name_ports(self, ends: np.ndarray, nic_host: np.ndarray) -> tuple[str, ...]:
         nics = np.bincount(nic_host, minlength=len(self._hosts))

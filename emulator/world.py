@@ -11,6 +11,7 @@ import numpy as np
 
 from emulator.rows import whole_lines
 from ttpoe.state import FRAME
+from ttpoe.units import PS_PER_S
 
 
 def _int64(*names: str) -> list[tuple[str, str]]:
@@ -32,6 +33,7 @@ ENGINE = np.dtype(
         "answer_priority", "no_route",
         "is_peer_framing", "line_only_bytes",  # what frames are made of; see framing.py
         "event_margin",  # events that one event may add
+        "stop",  # number of the change for which the loop returned
     ),
     align=True,
 )
@@ -55,7 +57,8 @@ PORT = whole_lines(
         ("pfc_last", "i2"),  # the priority that it was told about last
         ("switch", "i4"), ("far_switch", "i4"),  # what the port and its line's end belong to; -1: a host
         ("waiting", "i2"), ("paused", "i2"),  # bit n: priority n has something to send, is paused by the peer
-        ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"),
+        ("is_departure_pending", "i1"),  # 1; with IS_DOWN of emulator.outage while its line is down
+        ("is_kicked", "i1"), ("is_captured", "i1"),
         ("is_watched", "i1"),  # 1 + the priority whose queue is sampled, or 0
         ("impairment", "i4"),  # row of ``impairments`` for its line, or -1
         # the next line of the cache: what each frame sent touches first
@@ -66,6 +69,8 @@ PORT = whole_lines(
         ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
         ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
         ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
+        ("link_down", "i4"),  # frames lost since its line was down, was where they were, or went down before they left
+        ("cut", "i4"),  # of those: frames that were on the line
     ]
 )
 """A port's sending side; the port at the other end of its cable is its index with the lowest bit flipped."""
@@ -144,3 +149,11 @@ class World(NamedTuple):
     ordinals: np.ndarray  # int64: frames to be lost or damaged, line by line
     trace: np.ndarray
     series: np.ndarray
+
+
+def set_rate(ports: np.ndarray, i: int | slice, rate_bps: int | np.ndarray) -> None:
+    """Give ports (PORT array, modified in place) a line rate, and what is derived from it."""
+    ports["rate_bps"][i] = rate_bps
+    exact = 8 * PS_PER_S % rate_bps == 0
+    ports["ps_per_byte"][i] = np.where(exact, 8 * PS_PER_S // rate_bps, 0)
+    ports["quantum_ps"][i], ports["quantum_rest"][i] = np.divmod(512 * PS_PER_S, rate_bps)

@@ -48,7 +48,7 @@ def test_five_routings_make_a_table_a_transport():
     ("arguments", "sentence"),
     [
         (("--hosts", "17"), "--topology and --hosts: no even k makes 17 hosts; take 16 or 54"),
-        (("--routing", "best"), "--routing: must be 'ecmp', 'flowlet', 'round-robin', 'random' or 'adaptive'"),
+        (("--routing", "best"), "--routing: must be 'ecmp', 'weighted', 'flowlet', 'round-robin', 'random' or"),
         (("--routing", "ecmp,ecmp"), "--routing: name one or more of"),
         (("--transport", ""), "--transport: there is none"),
         (("--size", "0"), "--size"),

@@ -74,7 +74,7 @@ def test_rows_that_have_to_grow() -> None:
         wide = make(values, transport)
         wide._grow_packets()
         wide._grow_packets()
-        wide._grow_events()
+        wide.grow_events()
         assert wide.run().digest == grown.digest
     assert len(fabric.world.packets) > 4096
 

@@ -101,7 +101,7 @@ class Pair:
         if self.queue.schedule[0]["free_count"] < self.MARGIN:  # as the engine does before each event
             self.grown += 1
             fabric: Any = SimpleNamespace(world=self.queue)
-            Fabric._grow_events(fabric)
+            Fabric.grow_events(fabric)
             self.queue = fabric.world
         self.ties[port] += 1
         self.subject += 1

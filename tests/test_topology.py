@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emulator.config import ConfigError, LinkConfig, make_scenario
-from emulator.routing import switch_distances
+from emulator.paths import switch_distances
 from emulator.shapes import build_topology
 from emulator.topology import Topology, links_between
 

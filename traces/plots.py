@@ -1,6 +1,7 @@
 """Figures of runs, as PNG files. The only module that imports matplotlib; no global state of it is touched.
 
-Owns how results look. Knows nothing of the engine: it reads `emulator.results.RunResult` and nothing else.
+Owns how results look. Knows nothing of the engine: it reads `emulator.results.RunResult` and
+`emulator.topology.Topology`, and nothing else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ttpoe.units import PS_PER_MS, PS_PER_US
 
 if TYPE_CHECKING:
     from emulator.results import RunResult
+    from emulator.topology import Topology
 
 _Style = tuple[str, Any, str]
 """Colour, dashes, marker."""
@@ -83,6 +85,100 @@ def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> N
     columns = len(handles) if len(handles) <= 3 and all(len(str(handle.get_label())) < 50 for handle in handles) else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     _save(figure, path)
+
+
+_NAMED_HOSTS, _NAMED_SWITCHES = 40, 40
+"""So many in a row can be told by name."""
+
+
+def plot_topology(topology: Topology, title: str, path: str | os.PathLike[str]) -> None:
+    """Write one PNG: hosts and switches by tier, and every cable, faster ones thicker.
+
+    Networks without tiers, whose switches are cabled to others of their own tier, are drawn in a circle.
+
+    Parameters
+    ----------
+    topology : Topology
+    title : str
+    path : str or PathLike
+        Written beside and renamed.
+    """
+    firsts = np.arange(0, len(topology.port_switch), 2)
+    ends = np.array([[_node(topology, int(port)) for port in (first, first + 1)] for first in firsts])
+    level = np.concatenate([np.zeros(topology.hosts, int), topology.switch_tiers])
+    is_flat = bool((level[ends[:, 0]] == level[ends[:, 1]]).any())
+    at = _on_a_circle(topology, ends) if is_flat else _by_level(level)
+    widest = int(np.bincount(level).max())
+    inches = (9.0, 9.0) if is_flat else (min(max(8.0, 0.4 * widest), 20.0), 2.0 + 1.7 * level.max())
+    figure = Figure(figsize=inches, dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    rates = topology.rate_bps[firsts] / 1e9
+    fastest = float(rates.max())
+    for rate in np.unique(rates):
+        mine = ends[rates == rate]
+        lines = np.full((len(mine), 3, 2), np.nan)  # a gap after each, so that all of a rate are one line
+        lines[:, :2] = at[mine]
+        width = max(0.4, (2.0 if len(firsts) < 200 else 1.0) * (rate / fastest) ** 0.5)
+        shade = "#0072B2" if rate == fastest else "#E69F00"
+        label = f"{rate:g} Gb/s, {len(mine):,} {'cable' if len(mine) == 1 else 'cables'}"
+        axes.plot(*lines.reshape(-1, 2).T, color=shade, linewidth=width, alpha=0.55, zorder=1, label=label)
+    names = [*topology.host_names, *topology.switch_names]
+    for which in np.unique(level):
+        mine = np.flatnonzero(level == which)
+        colour = "#000000" if which == 0 else "#009E73"
+        size = 60 if len(mine) <= _NAMED_SWITCHES else 12
+        marker = "o" if which == 0 else "s"
+        axes.scatter(at[mine, 0], at[mine, 1], s=size, marker=marker, color=colour, zorder=2)
+        if len(mine) <= (_NAMED_HOSTS if which == 0 else _NAMED_SWITCHES):
+            for node in mine.tolist():
+                below = (0, -13) if which == 0 or is_flat else (0, 7)
+                axes.annotate(
+                    names[node], at[node], xytext=below, textcoords="offset points", ha="center", fontsize=8, zorder=3,
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6},
+                )  # fmt: skip
+        if not is_flat:
+            text = f"{len(mine):,} hosts" if which == 0 else f"tier {which}: {len(mine):,}"
+            axes.text(-0.02, at[mine[0], 1], text, transform=axes.get_yaxis_transform(), ha="right", va="center")
+    axes.set_axis_off()
+    axes.set_aspect("equal" if is_flat else "auto")
+    axes.margins(0.06 if is_flat else 0.02, 0.14)
+    figure.suptitle(title, fontsize=13, fontweight="bold")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=10)
+    _save(figure, path)
+
+
+def _node(topology: Topology, port: int) -> int:
+    """Hosts by number, switches behind them."""
+    switch = int(topology.port_switch[port])
+    return topology.hosts + switch if switch >= 0 else int(topology.nic_host[topology.port_nic[port]])
+
+
+def _by_level(level: np.ndarray) -> np.ndarray:
+    """Places of nodes, each level spread over the width."""
+    at = np.zeros((len(level), 2))
+    for which in np.unique(level):
+        mine = np.flatnonzero(level == which)
+        at[mine, 0] = (np.arange(len(mine)) + 0.5) / len(mine)
+        at[mine, 1] = which
+    return at
+
+
+def _on_a_circle(topology: Topology, ends: np.ndarray) -> np.ndarray:
+    """Places of nodes: switches on a circle, their hosts outside, beside the first switch that they are cabled to."""
+    count = topology.hosts + topology.switches
+    turn = np.zeros(count)
+    turn[topology.hosts :] = np.arange(topology.switches) / topology.switches
+    seen: dict[int, list[int]] = {}
+    for a, b in ends.tolist():
+        host, switch = min(a, b), max(a, b)
+        if host < topology.hosts and not any(host in others for others in seen.values()):
+            seen.setdefault(switch, []).append(host)
+    for switch, hosts in seen.items():
+        fan = (np.arange(len(hosts)) + 0.5) / len(hosts) - 0.5
+        turn[hosts] = turn[switch] + 0.8 * fan / topology.switches
+    radius = np.where(np.arange(count) < topology.hosts, 1.45, 1.0)
+    return np.stack([radius * np.sin(2 * np.pi * turn), radius * np.cos(2 * np.pi * turn)], axis=1)
 
 
 def _key(colour: str, dashes: Any, marker: str, label: str) -> Line2D:

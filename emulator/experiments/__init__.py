@@ -38,6 +38,7 @@ def run_all(
     open_sink: Callable[[Fabric], TraceSink] | None = None,
     on_run: Callable[[str, int], None] | None = None,
     on_slice: Callable[[Progress], None] | None = None,
+    on_warning: Callable[[str], None] | None = None,
 ) -> Iterator[RunResult]:
     """A result for each of the paired seeds and, within it, each transport and routing, as they are asked for.
 
@@ -52,14 +53,20 @@ def run_all(
         Told what is about to run, and the seed.
     on_slice : callable, optional
         Told the progress between slices.
+    on_warning : callable, optional
+        Told, before the first run, what the runs of the first seed can run into.
 
     Raises
     ------
     ConfigError
         At once, if any of the runs cannot be built.
     """
-    for transport in scenario.transports:
-        Fabric(scenario, transport, scenario.seed, capture=capture)
+    for transport, routing in product(scenario.transports, scenario.routings):
+        fabric = Fabric(scenario, transport, scenario.seed, routing=routing, capture=capture)
+        if on_warning is not None:
+            which = transport if len(scenario.routings) == 1 else f"{transport}, {routing}"
+            for warning in fabric.warnings:
+                on_warning(f"{which}: {warning}")
     return _runs(scenario, capture, open_sink, on_run, on_slice)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from emulator.config import ScenarioConfig
 from emulator.experiments import summarize
-from emulator.results import RunResult
+from emulator.results import RunResult, failure_name
 from ttpoe.files import replacing
-from ttpoe.state import Failure
 
 FLOW_COLUMNS = (
     "transport", "routing", "seed", "flow", "group", "sender", "receiver", "size_bytes", "start_us", "fct_rx_us",
@@ -40,7 +39,7 @@ def write_flows(path: Path, results: list[RunResult]) -> None:
                     result.transport, result.routing, result.seed, name, group, f"h{src}", f"h{dst}", size,
                     exact_us(start), exact_us(fct_rx), exact_us(fct_tx), exact_us(ideal),
                     f"{fct_rx / ideal:.6f}" if is_done else "", f"{size * 8000 / fct_rx:.6f}" if is_done else "",
-                    drops, resent, timeouts, fulls, corrupted, Failure(failure).name.lower() if failure else "",
+                    drops, resent, timeouts, fulls, corrupted, failure_name(failure),
                 ))  # fmt: skip
 
 
@@ -73,6 +72,8 @@ def write_results(
         row["setup_s"] = result.setup_s
         row["unfinished"] = result.unfinished
         row["errors"] = result.errors
+        row["warnings"] = result.warnings
+        row["deadlock"] = result.deadlock
         row["counters"] = result.counters
         if (result.transport, result.routing) not in seen:
             seen.add((result.transport, result.routing))

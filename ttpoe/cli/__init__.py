@@ -22,12 +22,14 @@ class ExitStatus(IntEnum):
     USAGE = 2  # a wrong option or field, named
     UNFINISHED = 3  # it ran, but a flow or transfer did not finish, or arrived changed
     PROMISE_BROKEN = 4  # a lossless priority dropped a frame, or a check found a counterexample
+    DEADLOCK = 5  # lines under PFC wait for each other for ever
     INTERRUPTED = 130  # Ctrl-C; what was done is kept
 
 
 _COMMANDS = {
     "incast": ("ttpoe.cli.incast", "N senders to one receiver over TTPoE and RoCE: who finishes when, and why."),
     "multipath": ("ttpoe.cli.multipath", "A workload on a fabric with many paths, over transports and routings."),
+    "topology": ("ttpoe.cli.topology", "Count, measure and draw a network."),
     "validate": ("ttpoe.cli.validate", "The emulator beside theory and other tools' results, row by row."),
     "run": ("ttpoe.cli.run", "Run a scenario file (TOML)."),
     "loopback": ("ttpoe.cli.loopback", "Move a file over raw sockets between two network namespaces."),

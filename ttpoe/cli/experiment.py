@@ -123,8 +123,9 @@ def run_scenario(
             status = stack.enter_context(_Status(Console(stderr=True), runs))
             stack.enter_context(compiling(status.on_compile))
             todo = run_all(
-                scenario, capture=ports, open_sink=open_sink, on_run=status.on_run, on_slice=status.on_slice
-            )
+                scenario, capture=ports, open_sink=open_sink, on_run=status.on_run, on_slice=status.on_slice,
+                on_warning=lambda warning: click.echo(f"warning: {warning}", err=True),
+            )  # fmt: skip
             if out is not None:
                 _make_directory(out)  # only now that the scenario is known to be good
             try:
@@ -257,6 +258,12 @@ def _tell(
         for error in result.errors:
             click.echo(f"error: {name}: {error}", err=True)
             told_of.add(ExitStatus.PROMISE_BROKEN)
+        if result.deadlock:
+            click.echo(
+                f"deadlock: {name}: at {result.end_ps / 1e6:,.0f} us priority {result.deadlock['priority']} of "
+                f"{', '.join(result.deadlock['switches'])} waits for itself: {result.deadlock_told}", err=True
+            )  # fmt: skip
+            told_of.add(ExitStatus.DEADLOCK)
         for what, flows in (("unfinished", result.unfinished), ("arrived changed", result.changed)):
             if flows:
                 shown = ", ".join(flows[:8]) + (" and more" if len(flows) > 8 else "")
@@ -266,4 +273,4 @@ def _tell(
         runs = len(scenario.transports) * len(scenario.routings) * scenario.repeat
         click.echo(f"interrupted: {len(results)} of {runs} runs are kept", err=True)
         return ExitStatus.INTERRUPTED
-    return status or max(told_of)  # a broken promise before an unfinished flow
+    return status or max(told_of)  # a deadlock before a broken promise before an unfinished flow

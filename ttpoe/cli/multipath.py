@@ -35,7 +35,7 @@ _OPTIONS = {
 }
 
 
-def _topology(kind: str, hosts: int) -> dict[str, Any]:
+def topology_values(kind: str, hosts: int) -> dict[str, Any]:
     """Plain values of a non-blocking network of so many hosts."""
     if kind == "leaf-spine":
         per_leaf = next((n for n in range(int(hosts**0.5), 0, -1) if hosts % n == 0), 1)
@@ -110,7 +110,7 @@ def _workload(name: str | None, flows: Path | None, hosts: int, given: dict[str,
     help="Messages from a CSV file (src,dst,size,start), or from htsim's connection matrix (.cm), instead.",
 )  # fmt: skip
 @click.option("--transport", metavar="LIST", help="ttpoe, ttpoe-pfc, roce-pfc, roce, with commas. [all but ttpoe-pfc]")
-@click.option("--routing", metavar="LIST", help="ecmp, flowlet, round-robin, random, adaptive, with commas. [ecmp]")
+@click.option("--routing", metavar="LIST", help="ecmp, weighted, flowlet, round-robin, random, adaptive. [ecmp]")
 @click.option("--size", type=SIZE, help="Each message, or a collective's data; MB is 10^6. [the workload's]")
 @click.option("--peers", type=click.IntRange(1, 65_535), metavar="N", help="Senders or receivers beside h0. [all]")
 @click.option("--load", type=FRACTION, metavar="PART", help="poisson: payload over line rate, as 0.5 or 50%. [50%]")
@@ -154,7 +154,7 @@ def command(
     }  # fmt: skip
     values: dict[str, Any] = {
         "name": f"{flows.name if flows else workload or 'permutation'} on {topology} of {hosts} hosts",
-        "topology": _topology(topology, hosts),
+        "topology": topology_values(topology, hosts),
         "workload": _workload(workload, flows, hosts, given),
     }
     for field, value in (

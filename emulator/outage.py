@@ -1,0 +1,125 @@
+"""A line that goes down, comes up, or changes its rate; called between events, at the time of the last one.
+
+What was on the line is lost, what waits for it at a switch is dropped, and both ends forget the pauses they were told.
+"""
+
+from __future__ import annotations
+
+from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, switch_on_departure
+from emulator.packet import CUT, free_packet
+from emulator.pfc import ask_resume, pause_for, resume
+from emulator.schedule import LINK_STATE, TIMER, push
+from ttpoe._jit import kernel
+from ttpoe.units import NEVER
+
+IS_DOWN = 2
+"""Bit of ``port["is_departure_pending"]``: a port whose line is down starts nothing, as if one were on its way for
+ever."""
+
+
+@kernel(inline=True)
+def _try_again(world, i, now_ps):
+    """Have port ``i`` look at what it may send as soon as the loop goes on."""
+    push(world, now_ps, LINK_STATE, i, world.ports[i])
+
+
+@kernel(inline=True)
+def _cut(world, first):
+    """Have the frames from ``first`` on be lost where they would have arrived, so that a line keeps one event."""
+    p = first
+    while p >= 0:
+        packet = world.packets[p]
+        packet["fate"] = int(packet["fate"]) | CUT
+        p = int(packet["next"])
+
+
+@kernel(inline=True)
+def _flush(world, i, priority, now_ps):
+    """Drop what waits at a switch's port ``i``; who was paused for its sake may go on."""
+    port = world.ports[i]
+    queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+    switch = world.switches[port["switch"]]
+    while queue["head"] >= 0:
+        p = int(queue["head"])
+        packet = world.packets[p]
+        queue["head"] = int(packet["next"])
+        in_port = int(packet["in_port"])
+        ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
+        size_bytes = int(packet["wire_bytes"]) - world.engine[0]["line_only_bytes"]
+        if switch_on_departure(switch, ingress, queue, size_bytes) != 0:
+            ask_resume(world, in_port, priority)
+            _try_again(world, in_port, now_ps)
+        port["link_down"] += 1
+        world.engine[0]["lost"] += 1
+        free_packet(world.engine[0], world.packets, p)
+    port["waiting"] = int(port["waiting"]) & ~(1 << priority)
+
+
+@kernel(export=True)
+def take_down(world, i, now_ps):
+    """The line that port ``i`` sends on goes down; to be called for both ports of a cable.
+
+    Parameters
+    ----------
+    world : World
+        Modified in place. There must be rows for an event a port and priority.
+    i : int64
+    now_ps : int64
+        Time of the event served last.
+    """
+    port = world.ports[i]
+    port["is_departure_pending"] = int(port["is_departure_pending"]) | IS_DOWN
+    _cut(world, int(port["line_head"]))
+    if port["impairment"] >= 0:
+        _cut(world, int(world.impairments[port["impairment"]]["held_head"]))
+    port["pfc_due"] = 0
+    port["told_xoff"] = 0
+    for priority in range(PRIORITIES):
+        if (int(port["paused"]) >> priority) & 1:
+            resume(world, i, priority, now_ps)
+        world.ingress[(i << PRIORITY_SHIFT) + priority]["refresh_at_ps"] = NEVER
+        if port["switch"] >= 0:
+            _flush(world, i, priority, now_ps)
+
+
+@kernel(export=True)
+def bring_up(world, i, now_ps):
+    """The line that port ``i`` sends on comes up; parameters as for :func:`take_down`.
+
+    It comes up paused where its far end still asks for that: a pause that came a delay later would find the headroom
+    filled before.
+    """
+    port = world.ports[i]
+    port["is_departure_pending"] = int(port["is_departure_pending"]) & ~IS_DOWN
+    port["pfc_due"] = int(port["xoff"])
+    for priority in range(PRIORITIES):
+        if (int(world.ports[i ^ 1]["xoff"]) >> priority) & 1:
+            pause_for(world, i, priority, world.engine[0]["pfc_quanta"], now_ps)
+    _try_again(world, i, now_ps)
+
+
+@kernel(inline=True)
+def lose_cut(world, i, p):
+    """Packet ``p``, at the end of port ``i``'s line, was on it when it went down: count and free it."""
+    world.ports[i]["link_down"] += 1
+    world.ports[i]["cut"] += 1
+    world.engine[0]["lost"] += 1
+    free_packet(world.engine[0], world.packets, p)
+
+
+@kernel(inline=True)
+def lose_unsent(world, i, p):
+    """Packet ``p`` was to leave a switch by port ``i``, whose line is down and which routes still name."""
+    world.ports[i]["link_down"] += 1
+    world.engine[0]["lost"] += 1
+    free_packet(world.engine[0], world.packets, p)
+
+
+@kernel(export=True)
+def schedule_stops(world, at_ps):
+    """Push an event for each time of int64 (n,) ``at_ps``, at which the loop returns to its caller."""
+    port = world.ports[0]
+    tie = port["tie"]  # which the port's own events go on from, so that a change that is to come changes nothing
+    for k in range(len(at_ps)):
+        push(world, at_ps[k], TIMER, len(world.ends) + len(world.flows) + k, port)
+    port["tie"] = tie

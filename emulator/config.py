@@ -26,10 +26,10 @@ from emulator.quantities import (
     Picoseconds,
     PositivePicoseconds,
     Priority,
-    quantity,
 )
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
+from emulator.switching import EcnConfig, SwitchConfig
 from emulator.transports import PROFILES, TRANSPORTS, TransportName
 from ttpoe import constants, units
 
@@ -83,25 +83,6 @@ class HostConfig:
 
 
 @dataclass(frozen=True, config=STRICT)
-class SwitchConfig:
-    """A shared-buffer, store-and-forward switch. No default is universal: each is a parameter."""
-
-    buffer_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(gt=0, le=2**40, strict=True)] = 12_000_000
-    """Headroom included; 12 MB is of the Trident II class."""
-    alpha: Annotated[float, Field(ge=1 / 1024, le=64, strict=True)] = 1.0
-    """Dynamic threshold factor (Choudhury and Hahne), rounded to a multiple of 1/65536."""
-    headroom_bytes: Bytes | None = None
-    """Per lossless (port, priority); None: the bound of :func:`emulator.topology.headroom_bound_bytes`."""
-    resume_offset_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(ge=0, le=2**40, strict=True)] = 3_000
-    """XON this far below the threshold (HPCC's switch)."""
-    pipeline_latency_ps: Picoseconds = 0
-    pause_quanta: Annotated[int, Field(ge=1, le=65_535, strict=True)] = 65_535
-    """Of each pause; renewed at half. Too few to be renewed in time need a ``headroom_bytes`` of your own."""
-    pause_reaction_ps: Picoseconds = 0
-    """From the last bit of a PFC frame to its effect on the sender."""
-
-
-@dataclass(frozen=True, config=STRICT)
 class TtpoeConfig:
     """TTPoE endpoints; the protocol's own readings are in docs/design.md."""
 
@@ -151,6 +132,8 @@ class RoceConfig:
     retry_limit: Annotated[int, Field(ge=1, le=7, strict=True)] = 7
     """Timeouts in a row that are retried; one more and the QP fails. The verbs API has three bits for it."""
     ack_every_packets: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 1
+    ecn: Annotated[bool, Field(strict=True)] = False
+    """Data frames are ECN-capable, ECT(0), so that a switch with ``switch.ecn`` may mark them."""
 
     @model_validator(mode="after")
     def _check(self) -> RoceConfig:
@@ -282,6 +265,7 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
+    "switch.ecn": (EcnConfig,),
     "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),

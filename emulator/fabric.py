@@ -14,8 +14,9 @@ import numpy as np
 from emulator import roce, series, world
 from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
+from emulator.ecn import no_marking
 from emulator.engine import MARGIN, RunStatus, run
-from emulator.packet import PACKET
+from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.results import RunResult, collect
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
@@ -114,6 +115,7 @@ class Fabric:
             name_hash(self.seed, "ecmp", m.name, side) & 0xFFFFFFFF for m in self.messages for side in ("tx", "rx")
         ]
         ends["priority"] = scenario.priority
+        ends["ecn"][0::2] = ECT if self.is_ecn_capable else NOT_ECT
         ports, ingress, switches = self._build_ports()
         queues = np.zeros(n_ports * PRIORITIES, QUEUE)
         for name in ("head", "tail", "ready_head", "ready_tail"):
@@ -146,7 +148,7 @@ class Fabric:
             engine=engine, schedule=schedule, nodes=nodes, far=np.zeros(event_rows, EVENT),
             due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
-            ports=ports, queues=queues, ingress=ingress, switches=switches,
+            ports=ports, queues=queues, ingress=ingress, switches=switches, marking=self._build_marking(),
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
@@ -226,6 +228,16 @@ class Fabric:
             )
         return ports, ingress, switches
 
+    def _build_marking(self) -> np.ndarray:
+        topology, ecn = self.topology, self.scenario.switch.ecn
+        rows = no_marking(len(topology.port_names))
+        if ecn is not None:
+            for i in np.flatnonzero(topology.port_switch >= 0).tolist():
+                kmin, kmax, pmax = ecn.thresholds(int(topology.rate_bps[i]))
+                turn = name_hash(self.seed, "ecn", topology.port_names[i]) & 0xFFFFFFFF
+                rows[i] = (kmin, kmax, round(pmax * 2**32), turn, 0)
+        return rows
+
     def _place_bad_fcs_frames(self, ports: np.ndarray) -> np.ndarray:
         """Give each port its range in the list of ordinals; returns the list."""
         ordinals: list[int] = []
@@ -234,6 +246,11 @@ class Fabric:
             ordinals += frames
             ports["bad_end"][port] = len(ordinals)
         return np.array(ordinals or [0], np.int64)
+
+    @property
+    def is_ecn_capable(self) -> bool:
+        """Whether senders set ECT, so that switches may mark."""
+        return self.profile.protocol == world.ROCE and self.scenario.roce.ecn
 
     @property
     def watched_port(self) -> int:

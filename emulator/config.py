@@ -29,7 +29,7 @@ from emulator.quantities import (
 )
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
-from emulator.switching import EcnConfig, SwitchConfig
+from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig
 from emulator.transports import PROFILES, TRANSPORTS, TransportName
 from ttpoe import constants, units
 
@@ -189,6 +189,8 @@ class FlowConfig:
     start_ps: Picoseconds = 0
     nic: Annotated[int, Field(ge=0, lt=64, strict=True)] | None = None
     """Which NIC of both hosts, where they have several; None: a host's messages take its NICs in turn."""
+    priority: Priority | None = None
+    """Of its data; None: the scenario's."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -243,7 +245,7 @@ class ScenarioConfig:
 
     @property
     def answer_priority(self) -> int:
-        """Priority of ACK, NACK and the like."""
+        """Priority of ACK, NACK and the like, of flows with no priority of their own."""
         return self.priority if self.ack_priority is None else self.ack_priority
 
     @model_validator(mode="after")
@@ -266,6 +268,7 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
     "switch.ecn": (EcnConfig,),
+    "switch.priorities": (PriorityConfig,),
     "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),
@@ -279,14 +282,14 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "ttpoe": (TtpoeConfig,),
     "roce": (RoceConfig,),
 }
-"""Where a field may stand, without the numbers of lists."""
+"""Where a field may stand, without the numbers of lists and of priorities."""
 
 _UNITS = {"bps": "bit/s", "bytes": "bytes", "ps": "ps"}
 
 
 def _known_fields(path: list[Any]) -> str:
     """What may stand where an unknown field stands: the likely one, or all."""
-    room = ".".join(part for part in path[:-1] if isinstance(part, str))
+    room = ".".join(part for part in path[:-1] if isinstance(part, str) and not part.isdigit())
     names = [field.name for room_type in _ROOMS.get(room, ()) for field in fields(room_type)]
     close = get_close_matches(str(path[-1]), names, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(dict.fromkeys(names))}"

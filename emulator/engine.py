@@ -58,8 +58,8 @@ def _switch_arrival(world, i, p, now_ps):
     size_bytes = int(packet["wire_bytes"]) - LINE_ONLY_BYTES
     queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
     ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
-    is_lossless = (switch["lossless_mask"] >> priority) & 1
-    verdict = switch_on_frame(switch, ingress, queue, is_lossless, size_bytes)
+    rules = world.rules[(switch_index << PRIORITY_SHIFT) + priority]
+    verdict = switch_on_frame(switch, world.shared[rules["shared"]], rules, ingress, queue, size_bytes)
     if verdict > ADMITTED_XOFF:
         queue["drops"] += 1
         engine["dropped"] += 1

@@ -139,7 +139,7 @@ def make_packet(world, e, k):
         packet["priority"] = end["priority"]
         packet["ecn"] = end["ecn"]
     else:
-        packet["priority"] = world.engine[0]["answer_priority"]
+        packet["priority"] = end["answer_priority"]
     return p
 
 

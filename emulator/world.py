@@ -27,7 +27,7 @@ ENGINE = np.dtype(
         "drain_bytes", "drain_ps",  # a reader takes so many bytes in so much time; 0 bytes: all at once
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps",
-        "answer_priority", "no_route",
+        "no_route",
     ),
     align=True,
 )
@@ -60,6 +60,7 @@ PORT = np.dtype(
         ),
         ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
         ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
+        ("weighted", "i2"),  # bit n: priority n shares the line by weight
         ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
         ("bad_next", "i4"), ("bad_end", "i4"),  # this port's ordinals in ``bad_fcs_frames``
         ("bad_fcs", "i4"),  # frames it sent that arrived damaged
@@ -75,6 +76,7 @@ END = np.dtype(
         ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
         ("entropy", "i8"),  # 32-bit hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
+        ("answer_priority", "i1"),
         ("ecn", "i1"),  # ECN field of its data frames
     ],
     align=True,
@@ -114,6 +116,9 @@ class World(NamedTuple):
     queues: np.ndarray  # (ports * 8,)
     ingress: np.ndarray  # (ports * 8,)
     switches: np.ndarray
+    shared: np.ndarray  # SHARED: pools of the switches
+    rules: np.ndarray  # RULES, (switches * 8,)
+    dwrr: np.ndarray  # DWRR, (ports,) where any priority has a weight, else (1,)
     marking: np.ndarray  # MARKING, (ports,)
     packets: np.ndarray
     frames: np.ndarray  # FRAME, (packets,)

@@ -64,7 +64,7 @@ QUEUE = np.dtype(
         ("ready_tail", "i4"),
         ("bytes", "i8"),
         ("pause_until_ps", "i8"),
-        ("paused_since_ps", "i8"),
+        ("paused_since_ps", "i8"),  # in a storm that is not paused: resumed since
         ("paused_ps", "i8"),
         ("max_bytes", "i8"),
         ("drops", "i8"),

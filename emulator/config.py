@@ -29,7 +29,7 @@ from emulator.quantities import (
 )
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
-from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig
+from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig, WatchdogConfig
 from emulator.transports import PROFILES, TRANSPORTS, TransportName
 from ttpoe import constants, units
 
@@ -73,6 +73,24 @@ def _countable(rate_bps: int) -> int:
 
 
 @dataclass(frozen=True, config=STRICT)
+class PauseStormConfig:
+    """A faulty host: all its NICs pause their switch, and renew the pause, under transports with PFC."""
+
+    host: Host
+    start_ps: Picoseconds = 0
+    end_ps: PositivePicoseconds | None = None
+    """None: never."""
+    priority: Priority | None = None
+    """None: the scenario's."""
+
+    @model_validator(mode="after")
+    def _check(self) -> PauseStormConfig:
+        if self.end_ps is not None and self.end_ps <= self.start_ps:
+            raise ValueError(f"end_ps {self.end_ps} is not after start_ps {self.start_ps}; raise it")
+        return self
+
+
+@dataclass(frozen=True, config=STRICT)
 class HostConfig:
     """What reads a host's TTPoE links: one reader for each. RoCE writes to memory that is always there."""
 
@@ -80,6 +98,8 @@ class HostConfig:
     """In order and not yet read, per link; a PAYLOAD beyond it is refused with NACK_FULL."""
     drain_rate_bps: Annotated[Bps, AfterValidator(_countable)] | None = None
     """Of each reader; None: it reads at once, and the buffer never fills."""
+    pause_storms: tuple[PauseStormConfig, ...] = ()
+    """Faulty hosts, one storm each at most."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -266,9 +286,11 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "": (ScenarioConfig,),
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
+    "hosts.pause_storms": (PauseStormConfig,),
     "switch": (SwitchConfig,),
     "switch.ecn": (EcnConfig,),
     "switch.priorities": (PriorityConfig,),
+    "switch.watchdog": (WatchdogConfig,),
     "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),

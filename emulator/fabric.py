@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator import roce, series, world
-from emulator.buffer import PRIORITIES, QUEUE
+from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.packet import ECT, NOT_ECT, PACKET
+from emulator.pfc import arm_port_timer
 from emulator.provision import divide_memory, set_marking, share_lines
 from emulator.results import RunResult, collect
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
@@ -23,6 +24,7 @@ from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
 from emulator.topology import Topology
 from emulator.transports import PROFILES
+from emulator.watchdog import INCIDENT
 from emulator.workload import Message, hosts_needed, make_messages, name_hash
 from ttpoe import state, units
 from ttpoe._jit import kernel
@@ -31,6 +33,7 @@ from ttpoe.machine import open_links
 _SLICE_SECONDS = 0.05
 _FIRST_PACKETS = 4096
 _TRACE_ROWS = 65_536
+_INCIDENTS = 1000
 
 TraceSink = Callable[[np.ndarray], None]
 """Takes TRACE rows, in time order; they are reused afterwards."""
@@ -48,10 +51,13 @@ class Progress:
 
 @kernel(export=True)
 def _schedule_flows(world):
-    """Push the start of every flow."""
+    """Push the start of every flow, and of what is wrong with NICs."""
     for f in range(len(world.flows)):
         port = world.ports[world.ends[2 * f]["port"]]
         push(world, world.flows[f]["start_ps"], TIMER, len(world.ends) + f, port)
+    for row in range(len(world.ingress)):
+        if (int(world.ports[row >> PRIORITY_SHIFT]["xoff"]) >> (row & (PRIORITIES - 1))) & 1:
+            arm_port_timer(world, row >> PRIORITY_SHIFT, world.ingress[row]["refresh_at_ps"])
 
 
 class Fabric:
@@ -120,6 +126,7 @@ class Fabric:
         frame_bytes = data_wire_bytes(self.transport, scenario)
         used = tuple(sorted({*ends["priority"].tolist(), *ends["answer_priority"].tolist()}))
         memory = divide_memory(scenario.switch, self.transport, topology, self.flow_nics, used, frame_bytes)
+        self._start_storms(ports, memory.ingress)
         memory.switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
         dwrr, ports["weighted"] = share_lines(scenario.switch, topology, frame_bytes)
         queues = np.zeros(n_ports * PRIORITIES, QUEUE)
@@ -142,6 +149,9 @@ class Fabric:
         engine["protocol"] = self.profile.protocol
         engine["pfc_quanta"] = scenario.switch.pause_quanta
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
+        watchdog = scenario.switch.watchdog
+        engine["watchdog_detect_ps"] = units.NEVER if watchdog is None else watchdog.detect_ps
+        engine["watchdog_restore_ps"] = units.NEVER if watchdog is None else watchdog.restore_ps
         engine["unfinished"] = n_flows
         engine["is_tracing"] = bool(self._capture)
         engine["is_sharing"] = self.profile.is_ttpoe and scenario.ttpoe.shared_window
@@ -154,6 +164,8 @@ class Fabric:
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
             ports=ports, queues=queues, dwrr=dwrr, marking=set_marking(scenario.switch, topology, self.seed),
             ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
+            storms=np.zeros(n_ports * PRIORITIES if watchdog else 1, np.int64),
+            incidents=np.zeros(_INCIDENTS if watchdog else 1, INCIDENT),
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
@@ -191,13 +203,31 @@ class Fabric:
         pipeline_ps = np.where(topology.port_switch[far] >= 0, scenario.switch.pipeline_latency_ps, 0)
         ports["delay_ps"] = topology.delay_ps + pipeline_ps
         ports["quantum_ps"], ports["quantum_rest"] = np.divmod(512 * units.PS_PER_S, topology.rate_bps)
-        ports["timer_pending_ps"] = units.NEVER
+        ports["timer_pending_ps"] = ports["stuck_until_ps"] = units.NEVER
         for name in ("line_head", "line_tail", "react_head", "react_tail", "blocked_head", "blocked_tail"):
             ports[name] = -1
         ports["far_switch"], ports["switch"] = topology.port_switch[far], topology.port_switch
         ports["is_captured"] = [name in self._capture for name in topology.port_names]
         ports["is_watched"][self.watched_port] = 1 + scenario.priority
         return ports
+
+    def _start_storms(self, ports: np.ndarray, ingress: np.ndarray) -> None:
+        """A faulty NIC behaves as if a pause were due for renewal."""
+        topology, config = self.topology, self.scenario.hosts
+        for k, storm in enumerate(config.pause_storms):
+            if storm.host >= topology.hosts:
+                raise ConfigError(
+                    f"hosts.pause_storms.{k}.host: there is no host {storm.host}; the last one is {topology.hosts - 1}"
+                )
+            if any(other.host == storm.host for other in config.pause_storms[:k]):
+                raise ConfigError(f"hosts.pause_storms.{k}.host: host {storm.host} has a storm already; name another")
+            if self.profile.flow_control != "pfc":
+                continue
+            priority = self.scenario.priority if storm.priority is None else storm.priority
+            for i in topology.nic_port[topology.nics(storm.host)].tolist():
+                ports["xoff"][i] = 1 << priority
+                ports["stuck_until_ps"][i] = units.NEVER if storm.end_ps is None else storm.end_ps
+                ingress["refresh_at_ps"][i * PRIORITIES + priority] = storm.start_ps
 
     @property
     def data_priorities(self) -> np.ndarray:

@@ -5,10 +5,10 @@ Knows buffers only through the two calls of :mod:`emulator.buffer`, hosts only t
 
 from __future__ import annotations
 
-from emulator.buffer import PRIORITY_SHIFT, switch_on_departure
+from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_departure
 from emulator.dwrr import choose_by_weight
 from emulator.host import host_poll
-from emulator.packet import LINE_ONLY_BYTES
+from emulator.packet import LINE_ONLY_BYTES, free_packet
 from emulator.pfc import ask_resume, take_pfc
 from emulator.schedule import ARRIVAL, DEPARTURE, push
 from emulator.series import sample
@@ -57,6 +57,28 @@ def leave_switch(world, port, queue, p, priority, now_ps):
         kick(world, in_port)
     if port["is_watched"] == priority + 1:
         sample(world.engine[0], world.series, queue["bytes"], now_ps)
+
+
+@kernel(inline=True)
+def take_head(world, port, queue, priority, now_ps):
+    """Take the first packet off ``queue`` of ``port`` (PORT row of a switch), with its bytes."""
+    p = int(queue["head"])
+    queue["head"] = int(world.packets[p]["next"])
+    if queue["head"] < 0:
+        port["waiting"] = int(port["waiting"]) & ~(1 << priority)
+    leave_switch(world, port, queue, p, priority, now_ps)
+    return p
+
+
+@kernel(inline=True)
+def drop(world, switch_index, queue, p, verdict):
+    """Count packet ``p``, which was to leave by ``queue``, as dropped for the cause of a verdict, and free it."""
+    engine = world.engine[0]
+    queue["drops"] += 1
+    engine["dropped"] += 1
+    world.switches[switch_index]["drops"][verdict - ADMITTED_XOFF - 1] += 1
+    world.flows[int(world.packets[p]["end"]) >> 1]["drops"] += 1
+    free_packet(engine, world.packets, p)
 
 
 @kernel(inline=True)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from emulator.ecn import MAX_THRESHOLD_BYTES, default_thresholds
-from emulator.quantities import STRICT, Bytes, Picoseconds, quantity
+from emulator.quantities import STRICT, Bytes, Picoseconds, PositivePicoseconds, quantity
 from ttpoe import units
 
 _Memory = Annotated[int, quantity(units.parse_size_bytes), Field(ge=0, le=2**40, strict=True)]
@@ -61,6 +61,16 @@ class PriorityConfig:
     """Under a transport with PFC; False: lossy there as well."""
 
 
+@dataclass(frozen=True, config=STRICT)
+class WatchdogConfig:
+    """A pause that lasts is a storm; frames that would leave by its queue are dropped until it is over."""
+
+    detect_ps: PositivePicoseconds = 200 * units.PS_PER_MS
+    """A queue is dropped once its peer has paused it for so long (SONiC: 200 to 400 ms)."""
+    restore_ps: PositivePicoseconds = 2 * units.PS_PER_S
+    """And restored once it was not paused for so long (SONiC: 2 s)."""
+
+
 def _by_rate(given: Any) -> Any:
     return {} if given == "auto" else given
 
@@ -92,6 +102,8 @@ class SwitchConfig:
     """From the last bit of a PFC frame to its effect on the sender."""
     ecn: Annotated[EcnConfig | None, BeforeValidator(_by_rate)] = None
     """Marking; None: none, "auto": thresholds by each port's rate."""
+    watchdog: WatchdogConfig | None = None
+    """None: a pause may last for ever."""
     priorities: dict[_Key, PriorityConfig] = field(default_factory=dict)
     """What differs for some priorities."""
 

@@ -28,6 +28,7 @@ ENGINE = np.dtype(
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps",
         "no_route",
+        "watchdog_detect_ps", "watchdog_restore_ps", "incidents",  # detect: NEVER without a watchdog
     ),
     align=True,
 )
@@ -56,11 +57,13 @@ PORT = np.dtype(
         # the rest
         *_int64(
             "tx_frames", "tx_bytes", "rate_bps", "timer_pending_ps",
+            "stuck_until_ps",  # hosts: a faulty NIC pauses its peer's priorities ``xoff`` until then
             "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
         ),
         ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
         ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
         ("weighted", "i2"),  # bit n: priority n shares the line by weight
+        ("storm", "i2"),  # bit n: the watchdog drops what priority n would send
         ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
         ("bad_next", "i4"), ("bad_end", "i4"),  # this port's ordinals in ``bad_fcs_frames``
         ("bad_fcs", "i4"),  # frames it sent that arrived damaged
@@ -119,6 +122,8 @@ class World(NamedTuple):
     shared: np.ndarray  # SHARED: pools of the switches
     rules: np.ndarray  # RULES, (switches * 8,)
     dwrr: np.ndarray  # DWRR, (ports,) where any priority has a weight, else (1,)
+    storms: np.ndarray  # int64 (ports * 8,): pause storms, by the queue that they stopped
+    incidents: np.ndarray  # INCIDENT: the first ones
     marking: np.ndarray  # MARKING, (ports,)
     packets: np.ndarray
     frames: np.ndarray  # FRAME, (packets,)

@@ -22,7 +22,10 @@ from emulator.quantities import (
     Bytes,
     ConfigError,
     Host,
+    Impairments,
     Mtu,
+    OptionalImpairments,
+    Ordinal,
     Picoseconds,
     PositivePicoseconds,
     Priority,
@@ -32,6 +35,7 @@ from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, Rai
 from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig, WatchdogConfig
 from emulator.transports import PROFILES, TRANSPORTS, TransportName
 from ttpoe import constants, units
+from ttpoe.impairments import ImpairmentConfig
 
 RoutingName = Literal["ecmp", "flowlet", "round-robin", "random", "adaptive"]
 assert set(get_args(RoutingName)) == set(POLICIES)
@@ -45,6 +49,8 @@ class LinkConfig:
     rate_bps: Bps = 100_000_000_000
     delay_ps: Picoseconds = units.PS_PER_US
     """Propagation, one way."""
+    impairments: Impairments = ImpairmentConfig()
+    """What each way of the cable does to frames, drawn on its own."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -54,7 +60,11 @@ class HostLinkConfig:
     hosts: tuple[Host, ...]
     rate_bps: Bps | None = None
     delay_ps: Picoseconds | None = None
-    bad_fcs_frames: tuple[Annotated[int, Field(ge=1, lt=2**62, strict=True)], ...] = ()
+    impairments: OptionalImpairments = None
+    """In place of those of the scenario's ``link``."""
+    impaired_ways: Literal["both", "from_host", "to_host"] = "both"
+    """Which ways of the cable ``impairments`` are of."""
+    bad_fcs_frames: tuple[Ordinal, ...] = ()
     """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
 
 
@@ -312,7 +322,8 @@ _UNITS = {"bps": "bit/s", "bytes": "bytes", "ps": "ps"}
 def _known_fields(path: list[Any]) -> str:
     """What may stand where an unknown field stands: the likely one, or all."""
     room = ".".join(part for part in path[:-1] if isinstance(part, str) and not part.isdigit())
-    names = [field.name for room_type in _ROOMS.get(room, ()) for field in fields(room_type)]
+    rooms = (ImpairmentConfig,) if room.endswith(".impairments") else _ROOMS.get(room, ())
+    names = [field.name for room_type in rooms for field in fields(room_type)]
     close = get_close_matches(str(path[-1]), names, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(dict.fromkeys(names))}"
 
@@ -343,6 +354,9 @@ def _sentence(error: ValidationError) -> str:
         return f"{where}: this field is required"
     if first["type"] == "tuple_type":
         return f"{where}: must be a list, as in [{text}]"
+    if path and path[-1] == "impairments" and first["type"] == "value_error":
+        name, _, what = what.partition(" ")  # what ImpairmentConfig says begins with the field
+        return f"{where}.{name.rstrip(':')}: {what}"
     unit = _UNITS.get(str(path[-1]).rpartition("_")[2]) if path else None
     if unit and first["type"].startswith(("greater_than", "less_than")):
         what += f" {unit}"

@@ -11,9 +11,10 @@ from enum import IntEnum
 from emulator.buffer import ADMITTED_XOFF, DROP_WATCHDOG, PRIORITY_SHIFT, switch_on_frame
 from emulator.ecn import mark
 from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready, wake_blocked
+from emulator.impair import is_lost
 from emulator.packet import DATA, ECT, LINE_ONLY_BYTES, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
-from emulator.port import drop, enqueue, kick, start_if_idle, take_arrival
+from emulator.port import drop, enqueue, kick, let_go, start_if_idle, take_arrival
 from emulator.routing import choose_port
 from emulator.schedule import ARRIVAL, DEPARTURE, LINK_STATE, due_class, due_time_ps, open_next_bucket
 from emulator.series import sample
@@ -133,11 +134,10 @@ def run(world, until_ps, max_events):
         elif which == ARRIVAL:
             p = take_arrival(world, index)
             engine["packet_hops"] += 1
-            if world.packets[p]["is_damaged"] != 0:
-                ports[index]["bad_fcs"] += 1
-                engine["lost"] += 1
-                free_packet(engine, world.packets, p)
-                continue
+            if world.packets[p]["fate"] != 0:
+                is_at_host = 1 if ports[index]["far_switch"] < 0 else 0
+                if is_lost(engine, world.impairments, world.packets, p, ports[index]["impairment"], is_at_host) != 0:
+                    continue
             kind = int(world.packets[p]["kind"])
             if kind == DATA:
                 engine["data_hops"] += 1
@@ -156,6 +156,8 @@ def run(world, until_ps, max_events):
             on_port_timer(world, index, now_ps)
             if engine["watchdog_detect_ps"] != NEVER:
                 watch_port(world, index, now_ps)
+            if ports[index]["impairment"] >= 0:
+                let_go(world, index, now_ps)
             kick(world, index)
         elif index < len(world.ends):
             answering_end = index

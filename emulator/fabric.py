@@ -15,6 +15,7 @@ from emulator import roce, series, world
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
 from emulator.engine import MARGIN, RunStatus, run
+from emulator.impair import build_impairments
 from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.pfc import arm_port_timer
 from emulator.provision import divide_memory, set_marking, share_lines
@@ -129,6 +130,9 @@ class Fabric:
         self._start_storms(ports, memory.ingress)
         memory.switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
         dwrr, ports["weighted"] = share_lines(scenario.switch, topology, frame_bytes)
+        impairments, ordinals, ports["impairment"] = build_impairments(
+            self.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames
+        )
         queues = np.zeros(n_ports * PRIORITIES, QUEUE)
         for name in ("head", "tail", "ready_head", "ready_tail"):
             queues[name] = -1
@@ -170,9 +174,9 @@ class Fabric:
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
             roce_params=roce_params, kicks=np.zeros(n_ports, np.int32), **self._build_routing(memory.switches),
-            bad_fcs_frames=self._place_bad_fcs_frames(ports),
+            impairments=impairments, ordinals=ordinals,
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
-            series=np.zeros(series.BUCKETS, world.SERIES),
+            series=np.zeros(series.ROWS, world.SERIES),
         )
         _schedule_flows(arrays)
         return arrays
@@ -234,15 +238,6 @@ class Fabric:
         """int8 (flows,): the priority of each flow's data."""
         mine = self.scenario.priority
         return np.array([mine if m.priority is None else m.priority for m in self.messages], np.int8)
-
-    def _place_bad_fcs_frames(self, ports: np.ndarray) -> np.ndarray:
-        """Give each port its range in the list of ordinals; returns the list."""
-        ordinals: list[int] = []
-        for port, frames in self.topology.bad_fcs_frames.items():
-            ports["bad_next"][port] = len(ordinals)
-            ordinals += frames
-            ports["bad_end"][port] = len(ordinals)
-        return np.array(ordinals or [0], np.int64)
 
     @property
     def is_ecn_capable(self) -> bool:

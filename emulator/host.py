@@ -234,7 +234,10 @@ def host_on_frame(world, p, now_ps):
         if world.engine[0]["drain_bytes"] != 0:
             _drain(world.engine[0], world.ends[e], world.links[e], now_ps)
         pool = world.pools[world.ends[e]["host"]]
+        rx_bytes = world.links[e]["rx_bytes"]
         n = on_frame(world.links[e], world.ring, pool, world.params[0], world.frames[p], now_ps, world.out, 0)
+        if world.packets[p]["fate"] != 0 and world.links[e]["rx_bytes"] != rx_bytes:
+            world.flows[e >> 1]["corrupted"] += 1  # a checksum would have told; TTPoE has none
     else:
         n = roce_on_frame(world.qps[e], world.roce_params[0], world.roce_frames[p], now_ps, world.roce_out, 0)
     world.engine[0]["delivered"] += 1

@@ -8,8 +8,9 @@ from __future__ import annotations
 from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_departure
 from emulator.dwrr import choose_by_weight
 from emulator.host import host_poll
+from emulator.impair import enter_line, let_go_overdue, next_overdue_ps
 from emulator.packet import LINE_ONLY_BYTES, free_packet
-from emulator.pfc import ask_resume, take_pfc
+from emulator.pfc import arm_port_timer, ask_resume, take_pfc
 from emulator.schedule import ARRIVAL, DEPARTURE, push
 from emulator.series import sample
 from emulator.tracing import record
@@ -117,6 +118,28 @@ def _take_next(world, i, now_ps):
 
 
 @kernel(inline=True)
+def _put_on_line(world, i, first, last):
+    """Append a chain of packets to port ``i``'s line; none arrives before those that are on it."""
+    port = world.ports[i]
+    if port["line_head"] < 0:
+        port["line_head"] = first
+        push(world, world.packets[first]["arrive_ps"], ARRIVAL, i, port)
+    else:
+        world.packets[port["line_tail"]]["next"] = first
+    port["line_tail"] = last
+
+
+@kernel(inline=True)
+def let_go(world, i, now_ps):
+    """Put the frames that port ``i``'s line has held back for too long on it."""
+    row = world.impairments[world.ports[i]["impairment"]]
+    first = let_go_overdue(row, world.packets, now_ps)
+    if first >= 0:
+        _put_on_line(world, i, first, row["chain_tail"])
+    arm_port_timer(world, i, next_overdue_ps(row, world.packets))
+
+
+@kernel(inline=True)
 def start_if_idle(world, i, now_ps):
     """Send the next frame of port ``i`` if its line is free, or make sure that it is tried when the line is."""
     port = world.ports[i]
@@ -141,17 +164,16 @@ def start_if_idle(world, i, now_ps):
     packet["next"] = -1
     port["tx_frames"] += 1
     port["tx_bytes"] += size
-    if port["bad_next"] < port["bad_end"] and world.bad_fcs_frames[port["bad_next"]] == port["tx_frames"]:
-        port["bad_next"] += 1
-        packet["is_damaged"] = 1
     if port["is_captured"] != 0:
         record(world, i, p, 1, now_ps)
-    if port["line_head"] < 0:
-        port["line_head"] = p
-        push(world, arrive_ps, ARRIVAL, i, port)
-    else:
-        world.packets[port["line_tail"]]["next"] = p
-    port["line_tail"] = p
+    last = p
+    if port["impairment"] >= 0:
+        row = world.impairments[port["impairment"]]
+        p = enter_line(world.engine[0], row, world.ordinals, world.packets, world.frames, p, port["tx_frames"], now_ps)
+        last = row["chain_tail"]
+        arm_port_timer(world, i, next_overdue_ps(row, world.packets))
+    if p >= 0:
+        _put_on_line(world, i, p, last)
     if port["pfc_due"] != 0 or (int(port["waiting"]) & ~int(port["paused"])) != 0:
         port["is_departure_pending"] = 1
         push(world, free_at_ps, DEPARTURE, i, port)

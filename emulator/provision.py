@@ -61,7 +61,7 @@ def divide_memory(
             _check_quanta(config.pause_quanta, frame_bytes, len(lossless))
         for i in ports.tolist():
             bound = config.headroom_bytes or headroom_bound_bytes(
-                frame_bytes, int(topology.rate_bps[i]), int(topology.delay_ps[i]), config.pause_reaction_ps,
+                frame_bytes, int(topology.rate_bps[i]), topology.one_way_ps(i), config.pause_reaction_ps,
                 config.pipeline_latency_ps, len(lossless),
             )  # fmt: skip
             for p in lossless:

@@ -22,11 +22,12 @@ ENGINE = np.dtype(
         "events", "packet_hops", "data_hops",
         # conservation: created = delivered + dropped + lost + in queues and on lines
         "created", "delivered", "dropped", "lost",
+        "bad_icrc",  # of those lost: refused by a RoCE host
         "pfc_frames", "pfc_quanta", "pause_reaction_ps", "paused_count",
         "is_sharing",  # the links of a host share a window
         "drain_bytes", "drain_ps",  # a reader takes so many bytes in so much time; 0 bytes: all at once
         "unfinished", "is_tracing", "trace_count",
-        "series_bucket_ps", "series_index", "series_until_ps",
+        "series_bucket_ps", "series_index", "series_until_ps", "series_kept",
         "no_route",
         "watchdog_detect_ps", "watchdog_restore_ps", "incidents",  # detect: NEVER without a watchdog
     ),
@@ -54,6 +55,7 @@ PORT = np.dtype(
         ("waiting", "i2"), ("paused", "i2"),  # bit n: priority n has something to send, is paused by the peer
         ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"),
         ("is_watched", "i1"),  # 1 + the priority whose queue is sampled, or 0
+        ("impairment", "i4"),  # row of ``impairments`` for its line, or -1
         # the rest
         *_int64(
             "tx_frames", "tx_bytes", "rate_bps", "timer_pending_ps",
@@ -65,8 +67,6 @@ PORT = np.dtype(
         ("weighted", "i2"),  # bit n: priority n shares the line by weight
         ("storm", "i2"),  # bit n: the watchdog drops what priority n would send
         ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
-        ("bad_next", "i4"), ("bad_end", "i4"),  # this port's ordinals in ``bad_fcs_frames``
-        ("bad_fcs", "i4"),  # frames it sent that arrived damaged
     ],
     align=True,
 )
@@ -87,13 +87,14 @@ END = np.dtype(
 """One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index."""
 
 FLOW = np.dtype(
-    _int64("size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "failure", "is_over"), align=True
+    _int64("size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "corrupted", "failure", "is_over"),
+    align=True,
 )
 
 TRACE = np.dtype(
     [
         ("time_ps", "i8"), ("cookie", "i8"), ("port", "i4"), ("is_out", "i1"), ("kind", "i1"), ("priority", "i1"),
-        ("ecn", "i1"), ("end", "i4"), ("frame", FRAME),
+        ("ecn", "i1"), ("is_corrupted", "i1"), ("end", "i4"), ("frame", FRAME),
     ],
     align=True,
 )
@@ -144,6 +145,7 @@ class World(NamedTuple):
     routing: np.ndarray  # ROUTING, (1,)
     flowlets: np.ndarray  # FLOWLET
     kicks: np.ndarray  # int32 (ports,): ports to try at the end of this event
-    bad_fcs_frames: np.ndarray  # int64: ordinals of frames to damage, port by port
+    impairments: np.ndarray  # IMPAIRMENT, one a line that has any
+    ordinals: np.ndarray  # int64: frames to be lost or damaged, line by line
     trace: np.ndarray
     series: np.ndarray

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from emulator import pfc
 from emulator.config import ConfigError, data_wire_bytes, make_scenario
+from emulator.conservation import check_conservation
 from emulator.engine import RunStatus
 from emulator.packet import ANSWER, DATA, PFC, take_packet
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.port import start_if_idle
-from emulator.results import check_conservation
 from emulator.topology import headroom_bound_bytes
 from ttpoe._jit import kernel
 

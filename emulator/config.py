@@ -393,4 +393,4 @@ def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
         payload = scenario.ttpoe.mtu_bytes
         frame = max(constants.HEADER_BYTES + payload, constants.MIN_FRAME_BYTES)
         return frame + constants.FCS_BYTES + constants.PREAMBLE_AND_GAP_BYTES
-    return int(roce.wire_bytes(roce.WRITE_ONLY, scenario.roce.mtu_bytes))
+    return int(roce.wire_bytes(roce.WRITE_ONLY, scenario.roce.mtu_bytes)) - PROFILES[transport].framing_bytes

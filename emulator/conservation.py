@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from emulator.buffer import PRIORITIES
+from emulator.credits import BLOCK_BYTES
 from emulator.impair import BAD_FCS
-from emulator.packet import LINE_ONLY_BYTES
+from emulator.packet import PFC
 from emulator.world import World
 
 
@@ -53,7 +54,7 @@ def check_conservation(w: World) -> int:
         while p >= 0:
             inside += 1
             if at_switches[q]:
-                size = int(w.packets["wire_bytes"][p]) - LINE_ONLY_BYTES
+                size = int(w.packets["wire_bytes"][p]) - int(engine["line_only_bytes"])
                 queue_bytes[q] += size
                 if w.rules["is_lossless"][of_switch[q] * PRIORITIES + q % PRIORITIES]:
                     ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
@@ -87,4 +88,39 @@ def check_conservation(w: World) -> int:
         raise ConservationError("a headroom holds more than it has")
     if (w.switches["headroom_bytes"] > w.switches["headroom_limit_bytes"]).any():
         raise ConservationError("a headroom pool holds more than it has")
+    if engine["is_credited"]:
+        _check_credits(w)
     return inside
+
+
+def _check_credits(w: World) -> None:
+    """Each block that was sent is on the line, in the far buffer, or was freed there."""
+    out = np.zeros(len(w.credits), np.int64)
+    line_only = int(w.engine[0]["line_only_bytes"])
+
+    def count(head: int, port: int | None) -> None:
+        p = head
+        while p >= 0:
+            packet = w.packets[p]
+            if packet["kind"] < PFC:
+                sender = (int(packet["in_port"]) ^ 1) if port is None else port
+                row = sender * PRIORITIES + int(packet["priority"])
+                out[row] += -(-(int(packet["wire_bytes"]) - line_only) // BLOCK_BYTES)
+            p = int(packet["next"])
+
+    for i in range(len(w.ports)):
+        count(int(w.ports["line_head"][i]), i)
+        if w.ports["impairment"][i] >= 0:
+            count(int(w.impairments["held_head"][w.ports["impairment"][i]]), i)
+        if w.ports["switch"][i] >= 0:
+            for head in w.queues["head"][i * PRIORITIES : (i + 1) * PRIORITIES].tolist():
+                count(head, None)
+    far = np.arange(len(w.credits)) ^ PRIORITIES
+    freed = (w.credits["granted_blocks"] - w.credits["buffer_blocks"])[far]
+    if not np.array_equal(w.credits["sent_blocks"], out + freed):
+        raise ConservationError(
+            f"{int(w.credits['sent_blocks'].sum())} blocks were sent; {int(out.sum())} are in buffers and on lines, "
+            f"and {int(freed.sum())} were freed"
+        )
+    if (out > w.credits["buffer_blocks"][far]).any():
+        raise ConservationError("more is on a line and in the buffer behind it than the buffer holds")

@@ -9,10 +9,11 @@ from __future__ import annotations
 from enum import IntEnum
 
 from emulator.buffer import ADMITTED_XOFF, DROP_WATCHDOG, PRIORITY_SHIFT, switch_on_frame
+from emulator.credits import give_back, on_lost, on_update
 from emulator.ecn import mark
 from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready, wake_blocked
 from emulator.impair import is_lost
-from emulator.packet import DATA, ECT, LINE_ONLY_BYTES, PFC, free_packet
+from emulator.packet import CREDIT, DATA, ECT, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import drop, enqueue, kick, let_go, start_if_idle, take_arrival
 from emulator.routing import choose_port
@@ -51,14 +52,17 @@ def _switch_arrival(world, i, p, now_ps):
     switch_index = int(world.ports[i]["far_switch"])
     switch = world.switches[switch_index]
     in_port = i ^ 1
+    priority = int(packet["priority"])
+    size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
     out_port = choose_port(world, switch_index, packet, now_ps)
     if out_port < 0:
         engine["no_route"] += 1
         engine["lost"] += 1
+        if engine["is_credited"] != 0:
+            give_back(world, in_port, priority, size_bytes)
+            kick(world, in_port)
         free_packet(engine, world.packets, p)
         return
-    priority = int(packet["priority"])
-    size_bytes = int(packet["wire_bytes"]) - LINE_ONLY_BYTES
     queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
     ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
     rules = world.rules[(switch_index << PRIORITY_SHIFT) + priority]
@@ -79,6 +83,17 @@ def _switch_arrival(world, i, p, now_ps):
         kick(world, in_port)
     if world.ports[out_port]["is_watched"] == priority + 1:
         sample(engine, world.series, queue["bytes"], now_ps)
+
+
+@kernel(inline=True)
+def _try_kicked(world, now_ps):
+    """Let each port that the event touched send, if it can."""
+    engine = world.engine[0]
+    while engine["kick_count"] > 0:
+        engine["kick_count"] -= 1
+        touched = int(world.kicks[engine["kick_count"]])
+        world.ports[touched]["is_kicked"] = 0
+        start_if_idle(world, touched, now_ps)
 
 
 @kernel(export=True)
@@ -134,24 +149,37 @@ def run(world, until_ps, max_events):
         elif which == ARRIVAL:
             p = take_arrival(world, index)
             engine["packet_hops"] += 1
-            if world.packets[p]["fate"] != 0:
-                is_at_host = 1 if ports[index]["far_switch"] < 0 else 0
-                if is_lost(engine, world.impairments, world.packets, p, ports[index]["impairment"], is_at_host) != 0:
-                    continue
             kind = int(world.packets[p]["kind"])
-            if kind == DATA:
-                engine["data_hops"] += 1
-            port = ports[index ^ 1]
-            if port["is_captured"] != 0:
-                record(world, index ^ 1, p, 0, now_ps)
-            if kind == PFC:
-                if on_pfc_frame(world, index ^ 1, p, now_ps) != 0:
-                    kick(world, index ^ 1)
-            elif ports[index]["far_switch"] >= 0:
-                _switch_arrival(world, index, p, now_ps)
+            priority = int(world.packets[p]["priority"])
+            size_bytes = int(world.packets[p]["wire_bytes"]) - engine["line_only_bytes"]
+            far = index ^ 1
+            is_at_host = ports[index]["far_switch"] < 0
+            lost = 0
+            if world.packets[p]["fate"] != 0:
+                lost = is_lost(engine, world.impairments, world.packets, p, ports[index]["impairment"], is_at_host)
+            if lost != 0:
+                if engine["is_credited"] != 0:
+                    on_lost(world, far, kind, priority, size_bytes, now_ps)
+                    kick(world, far)
             else:
-                answering_end = int(world.packets[p]["end"])
-                answers = host_on_frame(world, p, now_ps)
+                if kind == DATA:
+                    engine["data_hops"] += 1
+                if ports[far]["is_captured"] != 0:
+                    record(world, far, p, 0, now_ps)
+                if kind == PFC:
+                    if on_pfc_frame(world, far, p, now_ps) != 0:
+                        kick(world, far)
+                elif kind == CREDIT:
+                    on_update(world, far, p, now_ps)
+                    kick(world, far)
+                elif not is_at_host:
+                    _switch_arrival(world, index, p, now_ps)
+                else:
+                    if engine["is_credited"] != 0:
+                        give_back(world, far, priority, size_bytes)
+                        kick(world, far)
+                    answering_end = int(world.packets[p]["end"])
+                    answers = host_on_frame(world, p, now_ps)
         elif which == LINK_STATE:
             on_port_timer(world, index, now_ps)
             if engine["watchdog_detect_ps"] != NEVER:
@@ -175,8 +203,4 @@ def run(world, until_ps, max_events):
             joined += note_ready(world, answering_end)
             if joined + answers > 0:
                 kick(world, nic)
-        while engine["kick_count"] > 0:
-            engine["kick_count"] -= 1
-            touched = int(world.kicks[engine["kick_count"]])
-            ports[touched]["is_kicked"] = 0
-            start_if_idle(world, touched, now_ps)
+        _try_kicked(world, now_ps)

@@ -16,7 +16,7 @@ from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.impair import build_impairments
-from emulator.packet import ECT, NOT_ECT, PACKET
+from emulator.packet import ECT, LINE_ONLY_BYTES, NOT_ECT, PACKET
 from emulator.pfc import arm_port_timer
 from emulator.provision import divide_memory, set_marking, share_lines
 from emulator.results import RunResult, collect
@@ -100,6 +100,10 @@ class Fabric:
             known = ", ".join(self.topology.port_names[:4])
             raise ConfigError(f"capture: there is no port {unknown[0]!r}; ports are {known} and so on")
         self.profile = PROFILES[transport]
+        if self.profile.flow_control == "credits" and any(c.duplicate for c in self.topology.impairments.values()):
+            raise ConfigError(
+                f"link.impairments.duplicate: {transport} accounts for each frame once by its credits; leave it out"
+            )
         self._capture = capture
         self.world = self._build()
         self.setup_s = time.perf_counter() - started
@@ -153,7 +157,11 @@ class Fabric:
         engine["protocol"] = self.profile.protocol
         engine["pfc_quanta"] = scenario.switch.pause_quanta
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
-        watchdog = scenario.switch.watchdog
+        engine["line_only_bytes"] = 0 if self.profile.is_infiniband else LINE_ONLY_BYTES
+        engine["framing_bytes"] = self.profile.framing_bytes
+        engine["is_credited"] = self.profile.flow_control == "credits"
+        engine["credit_refresh_ps"] = scenario.switch.credit_refresh_ps
+        watchdog = scenario.switch.watchdog if self.profile.flow_control == "pfc" else None
         engine["watchdog_detect_ps"] = units.NEVER if watchdog is None else watchdog.detect_ps
         engine["watchdog_restore_ps"] = units.NEVER if watchdog is None else watchdog.restore_ps
         engine["unfinished"] = n_flows
@@ -168,6 +176,7 @@ class Fabric:
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
             ports=ports, queues=queues, dwrr=dwrr, marking=set_marking(scenario.switch, topology, self.seed),
             ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
+            credits=memory.credits,
             storms=np.zeros(n_ports * PRIORITIES if watchdog else 1, np.int64),
             incidents=np.zeros(_INCIDENTS if watchdog else 1, INCIDENT),
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),

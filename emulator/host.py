@@ -132,7 +132,7 @@ def make_packet(world, e, k):
         size = max(HEADER_BYTES + row["payload_bytes"], MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
     else:
         is_data = opcode != ACKNOWLEDGE
-        size = roce_wire_bytes(opcode, row["payload_bytes"])
+        size = roce_wire_bytes(opcode, row["payload_bytes"]) - world.engine[0]["framing_bytes"]
     packet["wire_bytes"] = size
     packet["kind"] = DATA if is_data else ANSWER
     if is_data:

@@ -159,7 +159,7 @@ def _copy(engine, packets, frames, p):
     """Another packet like ``p``."""
     q = take_packet(engine, packets)
     packet, copy = packets[p], packets[q]
-    for_pfc = packet["kind"] == PFC
+    for_pfc = packet["kind"] >= PFC
     copy["cookie"] = packet["cookie"] if for_pfc else q
     copy["wire_bytes"] = packet["wire_bytes"]
     copy["end"] = packet["end"]
@@ -274,7 +274,7 @@ def is_lost(engine, rows, packets, p, i, is_at_host):
     fate = int(packets[p]["fate"])
     if fate & _CAUSE:
         rows[i]["counts"][fate & _CAUSE] += 1
-    elif is_at_host != 0 and engine["protocol"] == ROCE and packets[p]["kind"] != PFC:
+    elif is_at_host != 0 and engine["protocol"] == ROCE and packets[p]["kind"] < PFC:
         engine["bad_icrc"] += 1
     else:
         return 0

@@ -103,7 +103,8 @@ def take_pfc(world, i, now_ps):
 
 
 @kernel(inline=True)
-def _resume(world, i, priority, now_ps):
+def resume(world, i, priority, now_ps):
+    """Port ``i`` may send ``priority`` again."""
     port = world.ports[i]
     queue = world.queues[(i << PRIORITY_SHIFT) + priority]
     port["paused"] = int(port["paused"]) & ~(1 << priority)
@@ -114,6 +115,17 @@ def _resume(world, i, priority, now_ps):
         arm_port_timer(world, i, now_ps + world.engine[0]["watchdog_restore_ps"])
     engine = world.engine[0]
     engine["paused_count"] -= 1
+    sample_paused(engine, world.series, now_ps)
+
+
+@kernel(inline=True)
+def pause(world, i, priority, now_ps):
+    """Port ``i`` may not send ``priority`` from now on."""
+    engine = world.engine[0]
+    port = world.ports[i]
+    port["paused"] = int(port["paused"]) | (1 << priority)
+    world.queues[(i << PRIORITY_SHIFT) + priority]["paused_since_ps"] = now_ps
+    engine["paused_count"] += 1
     sample_paused(engine, world.series, now_ps)
 
 
@@ -130,13 +142,10 @@ def take_effect(world, i, p, now_ps):
     is_paused = (int(port["paused"]) >> priority) & 1
     if quanta == 0:
         if is_paused != 0:
-            _resume(world, i, priority, now_ps)
+            resume(world, i, priority, now_ps)
         return
     if is_paused == 0:
-        port["paused"] = int(port["paused"]) | (1 << priority)
-        queue["paused_since_ps"] = now_ps
-        engine["paused_count"] += 1
-        sample_paused(engine, world.series, now_ps)
+        pause(world, i, priority, now_ps)
         arm_port_timer(world, i, now_ps + engine["watchdog_detect_ps"])
     queue["pause_until_ps"] = now_ps + pause_ps(port, quanta)
     arm_port_timer(world, i, queue["pause_until_ps"])
@@ -185,7 +194,7 @@ def on_port_timer(world, i, now_ps):
         row = (i << PRIORITY_SHIFT) + priority
         if (int(port["paused"]) >> priority) & 1:
             if world.queues[row]["pause_until_ps"] <= now_ps:
-                _resume(world, i, priority, now_ps)
+                resume(world, i, priority, now_ps)
             else:
                 next_ps = min(next_ps, world.queues[row]["pause_until_ps"])
         if (int(port["xoff"]) >> priority) & 1:

@@ -6,10 +6,11 @@ Knows buffers only through the two calls of :mod:`emulator.buffer`, hosts only t
 from __future__ import annotations
 
 from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_departure
+from emulator.credits import give_back, pay, take_update
 from emulator.dwrr import choose_by_weight
 from emulator.host import host_poll
 from emulator.impair import enter_line, let_go_overdue, next_overdue_ps
-from emulator.packet import LINE_ONLY_BYTES, free_packet
+from emulator.packet import free_packet
 from emulator.pfc import arm_port_timer, ask_resume, take_pfc
 from emulator.schedule import ARRIVAL, DEPARTURE, push
 from emulator.series import sample
@@ -48,13 +49,16 @@ def enqueue(world, i, p):
 def leave_switch(world, port, queue, p, priority, now_ps):
     """Account for packet ``p``, taken off ``queue`` of ``port`` (PORT row of a switch); ask to resume if it may."""
     in_port = int(world.packets[p]["in_port"])
-    size_bytes = int(world.packets[p]["wire_bytes"]) - LINE_ONLY_BYTES
+    size_bytes = int(world.packets[p]["wire_bytes"]) - world.engine[0]["line_only_bytes"]
     switch_index = int(port["switch"])
     rules = world.rules[(switch_index << PRIORITY_SHIFT) + priority]
     ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
     shared = world.shared[rules["shared"]]
     if switch_on_departure(world.switches[switch_index], shared, rules, ingress, queue, size_bytes) != 0:
         ask_resume(world, in_port, priority)
+        kick(world, in_port)
+    if world.engine[0]["is_credited"] != 0:
+        give_back(world, in_port, priority, size_bytes)
         kick(world, in_port)
     if port["is_watched"] == priority + 1:
         sample(world.engine[0], world.series, queue["bytes"], now_ps)
@@ -87,8 +91,10 @@ def _take_next(world, i, now_ps):
     """The packet that port ``i`` sends now, or -1: PFC, the highest strict priority that may send, or by weight."""
     port = world.ports[i]
     packets = world.packets
+    engine = world.engine[0]
+    is_credited = engine["is_credited"] != 0
     if port["pfc_due"] != 0:
-        p = take_pfc(world, i, now_ps)
+        p = take_update(world, i) if is_credited else take_pfc(world, i, now_ps)
         if p >= 0:
             return p
     eligible = int(port["waiting"]) & ~int(port["paused"])
@@ -103,12 +109,21 @@ def _take_next(world, i, now_ps):
             priority = choose_by_weight(world.dwrr[i], world.queues, packets, i, eligible)
         queue = world.queues[(i << PRIORITY_SHIFT) + priority]
         p = int(queue["head"])
+        if p < 0:
+            p = host_poll(world, i, queue, now_ps)
+            if p >= 0:
+                packets[p]["next"] = -1
         if p >= 0:
+            if is_credited:
+                size_bytes = int(packets[p]["wire_bytes"]) - engine["line_only_bytes"]
+                if pay(world, i, priority, size_bytes, now_ps) == 0:
+                    if queue["head"] < 0:
+                        queue["head"] = queue["tail"] = p
+                    eligible &= ~(1 << priority)
+                    continue
             queue["head"] = int(packets[p]["next"])
             if port["switch"] >= 0:
                 leave_switch(world, port, queue, p, priority, now_ps)
-        else:
-            p = host_poll(world, i, queue, now_ps)
         if queue["head"] < 0 and queue["ready_head"] < 0:
             port["waiting"] = int(port["waiting"]) & ~(1 << priority)
         if p >= 0:

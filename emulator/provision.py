@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.buffer import INGRESS, PRIORITIES, RULES, SHARED, SWITCH
+from emulator.credits import BLOCK_BYTES, CREDIT_WIRE_BYTES, CREDITS
 from emulator.dwrr import DWRR
 from emulator.ecn import no_marking
 from emulator.pfc import PFC_WIRE_BYTES
@@ -26,6 +27,7 @@ class Memory:
     shared: np.ndarray
     rules: np.ndarray
     ingress: np.ndarray
+    credits: np.ndarray
 
 
 def divide_memory(
@@ -83,6 +85,15 @@ def divide_memory(
             reserve_bytes = config.reserve_bytes if mine.reserve_bytes is None else mine.reserve_bytes
             of_priority["reserve_bytes"][:, p] = reserve_bytes
         of_priority["is_lossless"][:, p] = p in lossless
+    credits = np.zeros(1, CREDITS)
+    if PROFILES[transport].flow_control == "credits":
+        credits = give_credits(config, topology, ports, priorities, frame_bytes)
+        buffers = credits["buffer_blocks"].reshape(-1, PRIORITIES).max(axis=1) * BLOCK_BYTES
+        for p in priorities:  # with all that credits allow in reserve, nothing is ever shared, paused or dropped
+            reserve = np.zeros(topology.switches, np.int64)
+            np.maximum.at(reserve, topology.port_switch[ports], buffers[ports])
+            of_priority["reserve_bytes"][:, p] = reserve
+            of_priority["is_lossless"][:, p] = 1
     ports_of = np.bincount(topology.port_switch[ports], minlength=topology.switches)
     reserved_bytes = ports_of * of_priority["reserve_bytes"].sum(axis=1)
     shared = np.zeros(2 * topology.switches, SHARED)
@@ -94,7 +105,51 @@ def divide_memory(
     shared["limit_bytes"][0::2] = free_bytes - lossy_bytes
     shared["limit_bytes"][1::2] = lossy_bytes
     _check_room(config, transport, switches, reserved_bytes, frame_bytes)
-    return Memory(switches, shared, rules, ingress)
+    return Memory(switches, shared, rules, ingress, credits)
+
+
+def give_credits(
+    config: SwitchConfig, topology: Topology, ports: np.ndarray, priorities: tuple[int, ...], frame_bytes: int
+) -> np.ndarray:
+    """CREDITS rows at the start: each sender knows of the whole buffer at the far end of its line.
+
+    Parameters
+    ----------
+    ports : int array
+        Switch ports that are in use; the ports at the other end of their cables are as well.
+    """
+    if config.credit_buffer_bytes is not None and config.credit_buffer_bytes < frame_bytes:
+        raise ConfigError(
+            f"switch.credit_buffer_bytes: {config.credit_buffer_bytes} is less than a frame of {frame_bytes} bytes, "
+            "which could never be sent; raise it"
+        )
+    rows = np.zeros(len(topology.port_names) * PRIORITIES, CREDITS).reshape(-1, PRIORITIES)
+    for i in np.unique(np.concatenate([ports, ports ^ 1])).tolist():
+        size_bytes = config.credit_buffer_bytes or credit_bound_bytes(
+            frame_bytes, int(topology.rate_bps[i]), topology.one_way_ps(i), config.pipeline_latency_ps, len(priorities)
+        )
+        for p in priorities:
+            for name in ("granted_blocks", "told_blocks", "buffer_blocks"):
+                rows[name][i, p] = size_bytes // BLOCK_BYTES
+            rows["limit_blocks"][i ^ 1, p] = size_bytes // BLOCK_BYTES
+    return rows.ravel()
+
+
+def credit_bound_bytes(
+    frame_bytes: int, rate_bps: int, delay_ps: int, pipeline_ps: int = 0, priorities: int = 1
+) -> int:
+    """Buffer with which a line never waits for credits while the far port sends on as it receives.
+
+    A block is paid for when its frame begins, and paid back when an update that was sent after the frame had left its
+    buffer arrives: the frame on the line, propagation and pipeline, a frame of the same size that is ahead of it at the
+    far port, one that is ahead of the update on the reverse line, the updates, propagation; and blocks that are
+    counted whole.
+    """
+    in_time_ps = 2 * delay_ps + pipeline_ps
+    flight_bytes = -(-in_time_ps * rate_bps // 8_000_000_000_000)
+    size_bytes = 4 * frame_bytes + priorities * CREDIT_WIRE_BYTES + flight_bytes
+    frames = -(-size_bytes // frame_bytes)
+    return size_bytes + frames * BLOCK_BYTES
 
 
 def _check_room(

@@ -139,8 +139,8 @@ def _quantile(values: np.ndarray, q: float) -> float | None:
     return float(np.quantile(values, q, method="inverted_cdf")) if values.size else None
 
 
-def message_frames(protocol: int, mtu_bytes: int, size_bytes: int) -> ideal.Frames:
-    """Bytes on the line of a message's data frames."""
+def message_frames(protocol: int, mtu_bytes: int, size_bytes: int, framing_bytes: int = 0) -> ideal.Frames:
+    """Bytes on the line of a message's data frames; ``framing_bytes``: what RoCE's lack of those on Ethernet."""
     count = -(-size_bytes // mtu_bytes)
     last_bytes = size_bytes - (count - 1) * mtu_bytes
     first_bytes = min(mtu_bytes, size_bytes)
@@ -152,7 +152,7 @@ def message_frames(protocol: int, mtu_bytes: int, size_bytes: int) -> ideal.Fram
         return ideal.Frames(count, full, full, last)
     opening = WRITE_FIRST if count > 1 else WRITE_ONLY
     first, middle, last = (
-        int(wire_bytes(opcode, payload))
+        int(wire_bytes(opcode, payload)) - framing_bytes
         for opcode, payload in ((opening, first_bytes), (WRITE_MIDDLE, first_bytes), (WRITE_LAST, last_bytes))
     )
     return ideal.Frames(count, first, middle, last)
@@ -187,11 +187,11 @@ def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -
         window = config.window_bytes // config.mtu_bytes
         return opening + ideal.ideal_fct_ps(hops, back, frames, control, window, last_window)
     roce = fabric.scenario.roce
-    frames = message_frames(world.ROCE, roce.mtu_bytes, size_bytes)
+    frames = message_frames(world.ROCE, roce.mtu_bytes, size_bytes, fabric.profile.framing_bytes)
     window = min(
         MAX_OUTSTANDING_PACKETS, NEVER if roce.window_bytes is None else roce.window_bytes // roce.mtu_bytes
     )
-    ack = int(wire_bytes(ACKNOWLEDGE, 0))
+    ack = int(wire_bytes(ACKNOWLEDGE, 0)) - fabric.profile.framing_bytes
     return ideal.ideal_fct_ps(hops, back, frames, ack, window, window, roce.ack_every_packets)
 
 
@@ -212,7 +212,7 @@ def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
     total = 0
     reach: list[int] = []
     for message, nics in zip(fabric.messages, fabric.flow_nics.tolist(), strict=True):
-        frames = message_frames(protocol, mtu_bytes, message.size_bytes)
+        frames = message_frames(protocol, mtu_bytes, message.size_bytes, fabric.profile.framing_bytes)
         total += frames.total
         hops = _hops(fabric, *nics)
         reach.append(message.start_ps + ideal.control_path_ps(hops[:-1], frames.first))
@@ -307,6 +307,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "paused_ps": int(paused_ps.sum()),
         "pfc_frames": int(engine["pfc_frames"]),
         "ecn_marked": int(w.marking["marked"].sum()),
+        "credit_frames": int(engine["credit_frames"]),
         "incidents": int(engine["incidents"]),
         "no_route": int(engine["no_route"]),
         "resent_packets": int(flows["resent_packets"].sum()),
@@ -319,7 +320,9 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     impaired["bad_icrc"] = int(engine["bad_icrc"])
     mtu = fabric.scenario.ttpoe.mtu_bytes if is_ttpoe else fabric.scenario.roce.mtu_bytes
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
-    wire = message_frames(int(engine["protocol"]), mtu, largest.size_bytes).total
+    wire = message_frames(
+        int(engine["protocol"]), mtu, largest.size_bytes, fabric.profile.framing_bytes
+    ).total
     bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
     extend(w.engine, w.series, end_ps)
     series = _carry_on(collect_series(int(engine["series_kept"]), w.series, end_ps))

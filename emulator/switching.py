@@ -100,6 +100,10 @@ class SwitchConfig:
     """Of each pause; renewed at half. Too few to be renewed in time need a ``headroom_bytes`` of your own."""
     pause_reaction_ps: Picoseconds = 0
     """From the last bit of a PFC frame to its effect on the sender."""
+    credit_buffer_bytes: Bytes | None = None
+    """Under credits: at the end of each line, switch or host, for each priority; None: what a full line needs."""
+    credit_refresh_ps: PositivePicoseconds = 10 * units.PS_PER_US
+    """After which an update of credits that was lost is told again."""
     ecn: Annotated[EcnConfig | None, BeforeValidator(_by_rate)] = None
     """Marking; None: none, "auto": thresholds by each port's rate."""
     watchdog: WatchdogConfig | None = None

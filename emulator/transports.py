@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from emulator.world import ROCE, TTPOE
 
-TransportName = Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce"]
+TransportName = Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce", "ib"]
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,15 @@ class Profile:
     protocol : int
         `emulator.world.TTPOE` or `ROCE`: whose endpoint kernels hosts run.
     flow_control : str
-        Of links: ``none`` (the switch is drop-tail) or ``pfc``.
+        Of links: ``none`` (the switch is drop-tail), ``pfc`` or ``credits``.
+    is_infiniband : bool
+        Whether frames of :mod:`emulator.roce` are InfiniBand's: no Ethernet, IP and UDP around them.
     """
 
     name: TransportName
     protocol: int
-    flow_control: Literal["none", "pfc"] = "none"
+    flow_control: Literal["none", "pfc", "credits"] = "none"
+    is_infiniband: bool = False
 
     @property
     def is_ttpoe(self) -> bool:
@@ -40,6 +43,14 @@ class Profile:
         """Whether links promise not to drop."""
         return self.flow_control != "none"
 
+    @property
+    def framing_bytes(self) -> int:
+        """What a RoCEv2 frame has on the line and this transport's does not.
+
+        Ethernet 14, IPv4 20, UDP 8, FCS 4, preamble and gap 20, in place of LRH 8 and VCRC 2.
+        """
+        return 14 + 20 + 8 + 4 + 20 - (8 + 2) if self.is_infiniband else 0
+
 
 PROFILES: dict[str, Profile] = {
     profile.name: profile
@@ -48,6 +59,7 @@ PROFILES: dict[str, Profile] = {
         Profile("ttpoe-pfc", TTPOE, flow_control="pfc"),
         Profile("roce-pfc", ROCE, flow_control="pfc"),
         Profile("roce", ROCE),
+        Profile("ib", ROCE, flow_control="credits", is_infiniband=True),
     )
 }
 assert tuple(PROFILES) == get_args(TransportName)

@@ -29,6 +29,9 @@ ENGINE = np.dtype(
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps", "series_kept",
         "no_route",
+        "line_only_bytes",  # of each frame: on the line and not in a buffer
+        "framing_bytes",  # of each RoCE frame: what it has on Ethernet and not on this kind of link
+        "is_credited", "credit_refresh_ps", "credit_frames",
         "watchdog_detect_ps", "watchdog_restore_ps", "incidents",  # detect: NEVER without a watchdog
     ),
     align=True,
@@ -49,7 +52,7 @@ PORT = np.dtype(
             "ps_per_byte",  # 0 where the division is not exact
         ),
         ("line_head", "i4"), ("line_tail", "i4"),  # frames on the line, in order; the head's arrival is scheduled
-        ("pfc_due", "i2"),  # bit n: the peer is to be told about priority n, ahead of all frames
+        ("pfc_due", "i2"),  # bit n: the peer is to be told about priority n (pauses or credits), ahead of all frames
         ("pfc_last", "i2"),  # the priority that it was told about last
         ("switch", "i4"), ("far_switch", "i4"),  # what the port and its line's end belong to; -1: a host
         ("waiting", "i2"), ("paused", "i2"),  # bit n: priority n has something to send, is paused by the peer
@@ -122,6 +125,7 @@ class World(NamedTuple):
     switches: np.ndarray
     shared: np.ndarray  # SHARED: pools of the switches
     rules: np.ndarray  # RULES, (switches * 8,)
+    credits: np.ndarray  # CREDITS, (ports * 8,) where links have them, else (1,)
     dwrr: np.ndarray  # DWRR, (ports,) where any priority has a weight, else (1,)
     storms: np.ndarray  # int64 (ports * 8,): pause storms, by the queue that they stopped
     incidents: np.ndarray  # INCIDENT: the first ones

@@ -51,6 +51,8 @@ class LinkConfig:
     """Propagation, one way."""
     impairments: Impairments = ImpairmentConfig()
     """What each way of the cable does to frames, drawn on its own."""
+    retry_bytes: Bytes | None = None
+    """Link-level retry, on all cables: replay buffer of each way, in bytes on the line; None: no retry."""
 
 
 @dataclass(frozen=True, config=STRICT)

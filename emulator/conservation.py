@@ -45,7 +45,8 @@ def check_conservation(w: World) -> int:
     engine = w.engine[0]
     at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
     held_back = w.impairments["held_head"]
-    inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"], held_back]))
+    acks = w.retries["ack_head"][: len(w.ports) if engine["retry_bytes"] else 0]
+    inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"], held_back, acks]))
     of_switch = np.repeat(w.ports["switch"], PRIORITIES)
     queue_bytes = np.zeros(len(w.queues), np.int64)
     ingress_bytes = np.zeros(len(w.ingress), np.int64)

@@ -16,6 +16,7 @@ from emulator.impair import is_lost
 from emulator.packet import CREDIT, DATA, ECT, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import drop, enqueue, kick, let_go, start_if_idle, take_arrival
+from emulator.retry import is_gap, replay
 from emulator.routing import choose_port
 from emulator.schedule import ARRIVAL, DEPARTURE, LINK_STATE, due_class, due_time_ps, open_next_bucket
 from emulator.series import sample
@@ -146,6 +147,8 @@ def run(world, until_ps, max_events):
         if which == DEPARTURE:
             ports[index]["is_departure_pending"] = 0
             kick(world, index)
+        elif which == ARRIVAL and engine["retry_bytes"] != 0 and is_gap(world, index, now_ps) != 0:
+            pass  # the link sends it again
         elif which == ARRIVAL:
             p = take_arrival(world, index)
             engine["packet_hops"] += 1
@@ -184,6 +187,8 @@ def run(world, until_ps, max_events):
             on_port_timer(world, index, now_ps)
             if engine["watchdog_detect_ps"] != NEVER:
                 watch_port(world, index, now_ps)
+            if engine["retry_bytes"] != 0 and world.retries[index]["replay_at_ps"] != NEVER:
+                replay(world, index, now_ps)
             if ports[index]["impairment"] >= 0:
                 let_go(world, index, now_ps)
             kick(world, index)

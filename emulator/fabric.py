@@ -18,7 +18,7 @@ from emulator.engine import MARGIN, RunStatus, run
 from emulator.impair import build_impairments
 from emulator.packet import ECT, LINE_ONLY_BYTES, NOT_ECT, PACKET
 from emulator.pfc import arm_port_timer
-from emulator.provision import divide_memory, set_marking, share_lines
+from emulator.provision import divide_memory, prepare_retries, set_marking, share_lines
 from emulator.results import RunResult, collect
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
@@ -159,6 +159,8 @@ class Fabric:
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
         engine["line_only_bytes"] = 0 if self.profile.is_infiniband else LINE_ONLY_BYTES
         engine["framing_bytes"] = self.profile.framing_bytes
+        engine["retry_bytes"] = scenario.link.retry_bytes or 0
+        engine["largest_wire_bytes"] = frame_bytes
         engine["is_credited"] = self.profile.flow_control == "credits"
         engine["credit_refresh_ps"] = scenario.switch.credit_refresh_ps
         watchdog = scenario.switch.watchdog if self.profile.flow_control == "pfc" else None
@@ -176,7 +178,7 @@ class Fabric:
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
             ports=ports, queues=queues, dwrr=dwrr, marking=set_marking(scenario.switch, topology, self.seed),
             ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
-            credits=memory.credits,
+            credits=memory.credits, retries=prepare_retries(scenario.link.retry_bytes, topology, frame_bytes),
             storms=np.zeros(n_ports * PRIORITIES if watchdog else 1, np.int64),
             incidents=np.zeros(_INCIDENTS if watchdog else 1, INCIDENT),
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),

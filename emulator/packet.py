@@ -37,6 +37,7 @@ DATA = 0
 ANSWER = 1
 PFC = 2
 CREDIT = 3
+LINK_ACK = 4
 """Kinds from PFC on are of the link: they end at the far port, and have no header row."""
 
 LINE_ONLY_BYTES = 20

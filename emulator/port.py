@@ -12,6 +12,7 @@ from emulator.host import host_poll
 from emulator.impair import enter_line, let_go_overdue, next_overdue_ps
 from emulator.packet import free_packet
 from emulator.pfc import arm_port_timer, ask_resume, take_pfc
+from emulator.retry import may_send
 from emulator.schedule import ARRIVAL, DEPARTURE, push
 from emulator.series import sample
 from emulator.tracing import record
@@ -164,6 +165,9 @@ def start_if_idle(world, i, now_ps):
         port["is_departure_pending"] = 1
         push(world, port["busy_until_ps"], DEPARTURE, i, port)
         return
+    has_retry = world.engine[0]["retry_bytes"] != 0
+    if has_retry and may_send(world, i, now_ps) == 0:
+        return
     p = _take_next(world, i, now_ps)
     if p < 0:
         return
@@ -181,10 +185,15 @@ def start_if_idle(world, i, now_ps):
     port["tx_bytes"] += size
     if port["is_captured"] != 0:
         record(world, i, p, 1, now_ps)
+    if has_retry:
+        world.retries[i]["held_bytes"] += size
     last = p
     if port["impairment"] >= 0:
         row = world.impairments[port["impairment"]]
-        p = enter_line(world.engine[0], row, world.ordinals, world.packets, world.frames, p, port["tx_frames"], now_ps)
+        n = port["tx_frames"]
+        if has_retry:
+            n += world.retries[i]["frames_replayed"]
+        p = enter_line(world.engine[0], row, world.ordinals, world.packets, world.frames, p, n, now_ps)
         last = row["chain_tail"]
         arm_port_timer(world, i, next_overdue_ps(row, world.packets))
     if p >= 0:

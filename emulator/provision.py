@@ -12,11 +12,12 @@ from emulator.dwrr import DWRR
 from emulator.ecn import no_marking
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.quantities import ConfigError
+from emulator.retry import CONTROL_BYTES, RETRY
 from emulator.switching import SwitchConfig
 from emulator.topology import Topology, headroom_bound_bytes
 from emulator.transports import PROFILES
 from emulator.workload import name_hash
-from ttpoe.units import NEVER
+from ttpoe.units import NEVER, PS_PER_S
 
 
 @dataclass(frozen=True)
@@ -204,4 +205,25 @@ def set_marking(config: SwitchConfig, topology: Topology, seed: int) -> np.ndarr
             kmin, kmax, pmax = config.ecn.thresholds(int(topology.rate_bps[i]))
             turn = name_hash(seed, "ecn", topology.port_names[i]) & 0xFFFFFFFF
             rows[i] = (kmin, kmax, round(pmax * 2**32), turn, 0)
+    return rows
+
+
+def prepare_retries(retry_bytes: int | None, topology: Topology, frame_bytes: int) -> np.ndarray:
+    """RETRY rows, one a port."""
+    if retry_bytes is None:
+        return np.zeros(1, RETRY)
+    if retry_bytes < frame_bytes:
+        raise ConfigError(
+            f"link.retry_bytes: {retry_bytes} is less than a frame of {frame_bytes} bytes on the line; raise it"
+        )
+    for way in topology.impairments.values():
+        for name in ("jitter_ps", "reorder", "duplicate"):
+            if getattr(way, name):
+                raise ConfigError(f"link.retry_bytes: a link that retries keeps frames in order; leave {name} out")
+    rows = np.zeros(len(topology.port_names), RETRY)
+    rows["replay_at_ps"] = NEVER
+    rows["ack_head"] = rows["ack_tail"] = -1
+    back = np.arange(len(rows)) ^ 1
+    control_ps = -(-CONTROL_BYTES * 8 * PS_PER_S // topology.rate_bps[back])
+    rows["return_ps"] = topology.delay_ps[back] + control_ps
     return rows

@@ -272,6 +272,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     storms = np.resize(w.storms, (len(ports), PRIORITIES))  # a single zero where there is no watchdog
     fates = np.where(ports["impairment"][:, None] >= 0, w.impairments["counts"][ports["impairment"]], 0)
     lost = fates[:, 1:BAD_FCS].sum(axis=1)
+    replayed = np.resize(w.retries["frames_replayed"], len(ports))
     port_rows = [
         {
             "name": name,
@@ -288,6 +289,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             "xoffs_sent": int(ingress[i]["xoff_count"].sum()),
             "paused_us": float(paused_ps[i].sum()) / PS_PER_US,
             "pause_storms": int(storms[i].sum()),
+            "frames_replayed": int(replayed[i]),
         }
         for i, name in enumerate(fabric.topology.port_names)
     ]
@@ -307,6 +309,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "paused_ps": int(paused_ps.sum()),
         "pfc_frames": int(engine["pfc_frames"]),
         "ecn_marked": int(w.marking["marked"].sum()),
+        "link_replays": int(w.retries["replays"].sum()),
+        "frames_replayed": int(w.retries["frames_replayed"].sum()),
         "credit_frames": int(engine["credit_frames"]),
         "incidents": int(engine["incidents"]),
         "no_route": int(engine["no_route"]),

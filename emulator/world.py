@@ -31,6 +31,7 @@ ENGINE = np.dtype(
         "no_route",
         "line_only_bytes",  # of each frame: on the line and not in a buffer
         "framing_bytes",  # of each RoCE frame: what it has on Ethernet and not on this kind of link
+        "retry_bytes", "largest_wire_bytes",  # replay buffer of each line; 0: none
         "is_credited", "credit_refresh_ps", "credit_frames",
         "watchdog_detect_ps", "watchdog_restore_ps", "incidents",  # detect: NEVER without a watchdog
     ),
@@ -126,6 +127,7 @@ class World(NamedTuple):
     shared: np.ndarray  # SHARED: pools of the switches
     rules: np.ndarray  # RULES, (switches * 8,)
     credits: np.ndarray  # CREDITS, (ports * 8,) where links have them, else (1,)
+    retries: np.ndarray  # RETRY, (ports,) where links retry, else (1,)
     dwrr: np.ndarray  # DWRR, (ports,) where any priority has a weight, else (1,)
     storms: np.ndarray  # int64 (ports * 8,): pause storms, by the queue that they stopped
     incidents: np.ndarray  # INCIDENT: the first ones

@@ -159,6 +159,7 @@ class Fabric:
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
         engine["line_only_bytes"] = 0 if self.profile.is_infiniband else LINE_ONLY_BYTES
         engine["framing_bytes"] = self.profile.framing_bytes
+        engine["trim_priority"] = -1 if scenario.switch.trim_priority is None else scenario.switch.trim_priority
         engine["retry_bytes"] = scenario.link.retry_bytes or 0
         engine["largest_wire_bytes"] = frame_bytes
         engine["is_credited"] = self.profile.flow_control == "credits"

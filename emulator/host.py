@@ -110,6 +110,14 @@ def wake_blocked(world, i):
 
 
 @kernel(inline=True)
+def frame_bytes(engine, opcode, payload_bytes):
+    """Bytes on the line of a frame of the run's protocol."""
+    if engine["protocol"] == TTPOE:
+        return max(HEADER_BYTES + payload_bytes, MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
+    return roce_wire_bytes(opcode, payload_bytes) - engine["framing_bytes"]
+
+
+@kernel(inline=True)
 def make_packet(world, e, k):
     """A packet for row ``k`` of the transport's output, sent by end ``e``."""
     p = take_packet(world.engine[0], world.packets)
@@ -129,11 +137,9 @@ def make_packet(world, e, k):
     opcode = int(row["opcode"])
     if world.engine[0]["protocol"] == TTPOE:
         is_data = opcode == _PAYLOAD
-        size = max(HEADER_BYTES + row["payload_bytes"], MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
     else:
         is_data = opcode != ACKNOWLEDGE
-        size = roce_wire_bytes(opcode, row["payload_bytes"]) - world.engine[0]["framing_bytes"]
-    packet["wire_bytes"] = size
+    packet["wire_bytes"] = frame_bytes(world.engine[0], opcode, row["payload_bytes"])
     packet["kind"] = DATA if is_data else ANSWER
     if is_data:
         packet["priority"] = end["priority"]

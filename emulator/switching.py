@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from emulator.ecn import MAX_THRESHOLD_BYTES, default_thresholds
-from emulator.quantities import STRICT, Bytes, Picoseconds, PositivePicoseconds, quantity
+from emulator.quantities import STRICT, Bytes, Picoseconds, PositivePicoseconds, Priority, quantity
 from ttpoe import units
 
 _Memory = Annotated[int, quantity(units.parse_size_bytes), Field(ge=0, le=2**40, strict=True)]
@@ -106,6 +106,8 @@ class SwitchConfig:
     """After which an update of credits that was lost is told again."""
     ecn: Annotated[EcnConfig | None, BeforeValidator(_by_rate)] = None
     """Marking; None: none, "auto": thresholds by each port's rate."""
+    trim_priority: Priority | None = None
+    """A data frame that a lossy queue or pool has no room for is cut to its headers, which go on in this priority."""
     watchdog: WatchdogConfig | None = None
     """None: a pause may last for ever."""
     priorities: dict[_Key, PriorityConfig] = field(default_factory=dict)

@@ -32,6 +32,7 @@ ENGINE = np.dtype(
         "line_only_bytes",  # of each frame: on the line and not in a buffer
         "framing_bytes",  # of each RoCE frame: what it has on Ethernet and not on this kind of link
         "retry_bytes", "largest_wire_bytes",  # replay buffer of each line; 0: none
+        "trim_priority",  # of frames cut to their headers; -1: none are
         "is_credited", "credit_refresh_ps", "credit_frames",
         "watchdog_detect_ps", "watchdog_restore_ps", "incidents",  # detect: NEVER without a watchdog
     ),
@@ -63,6 +64,7 @@ PORT = np.dtype(
         # the rest
         *_int64(
             "tx_frames", "tx_bytes", "rate_bps", "timer_pending_ps",
+            "trimmed",  # frames that were to leave by it, cut to their headers
             "stuck_until_ps",  # hosts: a faulty NIC pauses its peer's priorities ``xoff`` until then
             "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
         ),

@@ -112,6 +112,13 @@ def test_lost_frames_and_lost_updates_leak_no_credits(fates: dict[str, float]) -
 
 
 @COMPILED
+def test_slices_change_nothing() -> None:
+    values = incast(8, 100_000, switch={"credit_buffer_bytes": 10_000})
+    digests = {make(values, "ib").run(max_events=n).digest for n in (1, 7, 1000, 10**9)}
+    assert len(digests) == 1
+
+
+@COMPILED
 def test_weights_hold_under_credits() -> None:
     """Two priorities towards h0, of unlike weight, each with credits of its own."""
     rows = [{"src": k + 1, "dst": 0, "size_bytes": 1_000_000, "priority": 1 + k % 2} for k in range(4)]

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from emulator.rows import whole_lines
 from ttpoe._jit import kernel
 
 PRIORITIES = 8
 PRIORITY_SHIFT = 3
 
-SWITCH = np.dtype(
+SWITCH = whole_lines(
     [(name, "i8") for name in ("headroom_bytes", "headroom_limit_bytes", "salt")]  # salt: of this switch's hashes
     + [("drops", "i8", (4,))],  # by cause, in the order of DROP_CAUSES
-    align=True,
 )
 
-SHARED = np.dtype([(name, "i8") for name in ("limit_bytes", "bytes", "max_bytes")], align=True)
+SHARED = whole_lines([(name, "i8") for name in ("limit_bytes", "bytes", "max_bytes")])
 """A pool that (port, priority) pairs of one switch share, above what each has in reserve."""
 
-RULES = np.dtype(
+RULES = whole_lines(
     [
         (name, "i8")
         for name in (
@@ -35,11 +35,10 @@ RULES = np.dtype(
             "is_lossless",  # under PFC
         )
     ],
-    align=True,
 )
 """How a switch treats one priority; switch by switch, 8 each."""
 
-INGRESS = np.dtype(
+INGRESS = whole_lines(
     [
         (name, "i8")
         for name in (
@@ -52,7 +51,6 @@ INGRESS = np.dtype(
             "max_headroom_bytes",
         )
     ],
-    align=True,
 )
 """Accounting of one (port, priority) by which frames entered."""
 

@@ -13,6 +13,7 @@ from emulator.ecn import no_marking
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.quantities import ConfigError
 from emulator.retry import CONTROL_BYTES, RETRY
+from emulator.rows import zeros
 from emulator.switching import SwitchConfig
 from emulator.topology import Topology, headroom_bound_bytes
 from emulator.transports import PROFILES
@@ -50,9 +51,9 @@ def divide_memory(
         Largest frame on the line.
     """
     n_ports = len(topology.port_names)
-    ingress = np.zeros(n_ports * PRIORITIES, INGRESS)
-    switches = np.zeros(topology.switches, SWITCH)
-    rules = np.zeros(topology.switches * PRIORITIES, RULES)
+    ingress = zeros(n_ports * PRIORITIES, INGRESS)
+    switches = zeros(topology.switches, SWITCH)
+    rules = zeros(topology.switches * PRIORITIES, RULES)
     has_pfc = PROFILES[transport].flow_control == "pfc"
     lossless = [p for p in priorities if has_pfc and config.rules(p).is_lossless]
     busy = np.ones(n_ports, bool)
@@ -97,7 +98,7 @@ def divide_memory(
             of_priority["is_lossless"][:, p] = 1
     ports_of = np.bincount(topology.port_switch[ports], minlength=topology.switches)
     reserved_bytes = ports_of * of_priority["reserve_bytes"].sum(axis=1)
-    shared = np.zeros(2 * topology.switches, SHARED)
+    shared = zeros(2 * topology.switches, SHARED)
     free_bytes = config.buffer_bytes - switches["headroom_limit_bytes"] - reserved_bytes
     lossy_bytes = np.zeros_like(free_bytes)
     if config.lossy_fraction is not None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from emulator.rows import whole_lines
 from ttpoe.state import FRAME
 
 
@@ -44,7 +45,7 @@ TTPOE = 0
 ROCE = 1
 """Protocols of ``engine["protocol"]``."""
 
-PORT = np.dtype(
+PORT = whole_lines(
     [
         # what every frame touches, within a cache line
         *_int64(
@@ -61,34 +62,34 @@ PORT = np.dtype(
         ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"),
         ("is_watched", "i1"),  # 1 + the priority whose queue is sampled, or 0
         ("impairment", "i4"),  # row of ``impairments`` for its line, or -1
-        # the rest
-        *_int64(
-            "tx_frames", "tx_bytes", "rate_bps", "timer_pending_ps",
-            "trimmed",  # frames that were to leave by it, cut to their headers
-            "stuck_until_ps",  # hosts: a faulty NIC pauses its peer's priorities ``xoff`` until then
-            "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
-        ),
-        ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
-        ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
+        # the next line of the cache: what each frame sent touches first
+        *_int64("tx_frames", "tx_bytes", "rate_bps"),
         ("weighted", "i2"),  # bit n: priority n shares the line by weight
         ("storm", "i2"),  # bit n: the watchdog drops what priority n would send
+        ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
+        *_int64(
+            "timer_pending_ps", "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
+        ),
+        ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
+        *_int64(
+            "trimmed",  # frames that were to leave by it, cut to their headers
+            "stuck_until_ps",  # hosts: a faulty NIC pauses its peer's priorities ``xoff`` until then
+        ),
         ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
-    ],
-    align=True,
+    ]
 )
 """A port's sending side; the port at the other end of its cable is its index with the lowest bit flipped."""
 
-END = np.dtype(
+END = whole_lines(
     [
         ("timer_pending_ps", "i8"),  # the earliest timer event in the heap
         ("drain_from_ps", "i8"), ("drain_base_bytes", "i8"),  # the reader has been busy since, having read so much then
         ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
-        ("entropy", "i8"),  # 32-bit hash of what ECMP looks at
+        ("entropy", "i4"),  # hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
         ("answer_priority", "i1"),
         ("ecn", "i1"),  # ECN field of its data frames
     ],
-    align=True,
 )
 """One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from emulator.buffer import PRIORITY_SHIFT
 from emulator.packet import CREDIT, free_packet, take_packet
-from emulator.pfc import arm_port_timer, pause, resume
+from emulator.pfc import arm_port_timer, resume
 from ttpoe._jit import kernel
 
 BLOCK_SHIFT = 6
@@ -45,42 +45,37 @@ def blocks(size_bytes):
     return (size_bytes + BLOCK_BYTES - 1) >> BLOCK_SHIFT
 
 
-@kernel
-def pay(world, i, priority, size_bytes, now_ps):
-    """Take the credits for a frame that port ``i`` is about to send; without enough, stop the priority and return 0."""
-    row = world.credits[(i << PRIORITY_SHIFT) + priority]
+@kernel(inline=True)
+def pay(row, size_bytes):
+    """Take the credits for a frame from ``row`` (CREDITS row of the port that sends it); 0 without enough."""
     after = row["sent_blocks"] + blocks(size_bytes)
     if after > row["limit_blocks"]:
-        pause(world, i, priority, now_ps)
         return 0
     row["sent_blocks"] = after
     return 1
 
 
-@kernel
-def give_back(world, i, priority, size_bytes):
-    """A frame that came into port ``i`` has left its buffer, or will never come. The caller kicks the port."""
-    port = world.ports[i]
-    world.credits[(i << PRIORITY_SHIFT) + priority]["granted_blocks"] += blocks(size_bytes)
+@kernel(inline=True)
+def give_back(port, row, priority, size_bytes):
+    """A frame that came into ``port`` has left its buffer, or will never come. The caller kicks the port."""
+    row["granted_blocks"] += blocks(size_bytes)
     port["pfc_due"] = int(port["pfc_due"]) | (1 << priority)
 
 
 @kernel
-def take_update(world, i):
-    """The update that port ``i`` sends now, or -1: the lowest priority of which the peer does not know all."""
-    engine = world.engine[0]
-    port = world.ports[i]
+def take_update(engine, port, credits, packets, i):
+    """The update that port ``i``, ``port``, sends now, or -1: the lowest priority of which its peer does not know."""
     while port["pfc_due"] != 0:
         priority = 0
         while (int(port["pfc_due"]) >> priority) & 1 == 0:
             priority += 1
         port["pfc_due"] = int(port["pfc_due"]) & ~(1 << priority)
-        row = world.credits[(i << PRIORITY_SHIFT) + priority]
+        row = credits[(i << PRIORITY_SHIFT) + priority]
         if row["told_blocks"] == row["granted_blocks"]:
             continue
         row["told_blocks"] = row["granted_blocks"]
-        p = take_packet(engine, world.packets)
-        packet = world.packets[p]
+        p = take_packet(engine, packets)
+        packet = packets[p]
         packet["kind"] = CREDIT
         packet["priority"] = priority
         packet["cookie"] = row["granted_blocks"]
@@ -92,7 +87,7 @@ def take_update(world, i):
     return -1
 
 
-@kernel
+@kernel(inline=True)
 def on_update(world, i, p, now_ps):
     """Port ``i`` received update ``p``, which is freed; what waited for credits is tried again by the caller's kick."""
     engine = world.engine[0]
@@ -105,7 +100,7 @@ def on_update(world, i, p, now_ps):
         resume(world, i, priority, now_ps)
 
 
-@kernel
+@kernel(inline=True)
 def on_lost(world, i, kind, priority, size_bytes, now_ps):
     """A frame of priority ``priority`` on its way into port ``i`` was lost on the line. The caller kicks the port.
 
@@ -113,7 +108,7 @@ def on_lost(world, i, kind, priority, size_bytes, now_ps):
     that was lost is told again at the next regular one.
     """
     if kind != CREDIT:
-        give_back(world, i, priority, size_bytes)
+        give_back(world.ports[i], world.credits[(i << PRIORITY_SHIFT) + priority], priority, size_bytes)
         return
     sender = i ^ 1
     at_ps = now_ps + world.engine[0]["credit_refresh_ps"]

@@ -31,7 +31,7 @@ from emulator.impair import is_lost
 from emulator.packet import CREDIT, DATA, ECT, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import drop, enqueue, kick, let_go, start_if_idle, take_arrival
-from emulator.retry import is_gap, replay
+from emulator.retry import arrives_whole, replay
 from emulator.routing import choose_port
 from emulator.schedule import ARRIVAL, DEPARTURE, LINK_STATE, due_class, due_time_ps, open_next_bucket
 from emulator.series import sample
@@ -107,7 +107,8 @@ def _switch_arrival(world, i, p, now_ps):
         engine["no_route"] += 1
         engine["lost"] += 1
         if engine["is_credited"] != 0:
-            give_back(world, in_port, priority, size_bytes)
+            row = world.credits[(in_port << PRIORITY_SHIFT) + priority]
+            give_back(world.ports[in_port], row, priority, size_bytes)
             kick(world, in_port)
         free_packet(engine, world.packets, p)
         return
@@ -193,7 +194,7 @@ def run(world, until_ps, max_events):
         if which == DEPARTURE:
             ports[index]["is_departure_pending"] = 0
             kick(world, index)
-        elif which == ARRIVAL and engine["retry_bytes"] != 0 and is_gap(world, index, now_ps) != 0:
+        elif which == ARRIVAL and engine["retry_bytes"] != 0 and arrives_whole(world, index, now_ps) == 0:
             pass  # the link sends it again
         elif which == ARRIVAL:
             p = take_arrival(world, index)
@@ -225,7 +226,8 @@ def run(world, until_ps, max_events):
                     _switch_arrival(world, index, p, now_ps)
                 else:
                     if engine["is_credited"] != 0:
-                        give_back(world, far, priority, size_bytes)
+                        row = world.credits[(far << PRIORITY_SHIFT) + priority]
+                        give_back(ports[far], row, priority, size_bytes)
                         kick(world, far)
                     answering_end = int(world.packets[p]["end"])
                     answers = host_on_frame(world, p, now_ps)

@@ -11,8 +11,8 @@ from emulator.dwrr import choose_by_weight
 from emulator.host import host_poll
 from emulator.impair import enter_line, let_go_overdue, next_overdue_ps
 from emulator.packet import free_packet
-from emulator.pfc import arm_port_timer, ask_resume, take_pfc
-from emulator.retry import may_send
+from emulator.pfc import arm_port_timer, ask_resume, pause, take_pfc
+from emulator.retry import may_send, next_ack_ps
 from emulator.schedule import ARRIVAL, DEPARTURE, push
 from emulator.series import sample
 from emulator.tracing import record
@@ -59,7 +59,8 @@ def leave_switch(world, port, queue, p, priority, now_ps):
         ask_resume(world, in_port, priority)
         kick(world, in_port)
     if world.engine[0]["is_credited"] != 0:
-        give_back(world, in_port, priority, size_bytes)
+        row = world.credits[(in_port << PRIORITY_SHIFT) + priority]
+        give_back(world.ports[in_port], row, priority, size_bytes)
         kick(world, in_port)
     if port["is_watched"] == priority + 1:
         sample(world.engine[0], world.series, queue["bytes"], now_ps)
@@ -95,7 +96,7 @@ def _take_next(world, i, now_ps):
     engine = world.engine[0]
     is_credited = engine["is_credited"] != 0
     if port["pfc_due"] != 0:
-        p = take_update(world, i) if is_credited else take_pfc(world, i, now_ps)
+        p = take_update(engine, port, world.credits, packets, i) if is_credited else take_pfc(world, i, now_ps)
         if p >= 0:
             return p
     eligible = int(port["waiting"]) & ~int(port["paused"])
@@ -117,7 +118,8 @@ def _take_next(world, i, now_ps):
         if p >= 0:
             if is_credited:
                 size_bytes = int(packets[p]["wire_bytes"]) - engine["line_only_bytes"]
-                if pay(world, i, priority, size_bytes, now_ps) == 0:
+                if pay(world.credits[(i << PRIORITY_SHIFT) + priority], size_bytes) == 0:
+                    pause(world, i, priority, now_ps)
                     if queue["head"] < 0:
                         queue["head"] = queue["tail"] = p
                     eligible &= ~(1 << priority)
@@ -166,7 +168,8 @@ def start_if_idle(world, i, now_ps):
         push(world, port["busy_until_ps"], DEPARTURE, i, port)
         return
     has_retry = world.engine[0]["retry_bytes"] != 0
-    if has_retry and may_send(world, i, now_ps) == 0:
+    if has_retry and may_send(world.engine[0], world.retries[i], world.packets, now_ps) == 0:
+        arm_port_timer(world, i, next_ack_ps(world.retries[i], world.packets))
         return
     p = _take_next(world, i, now_ps)
     if p < 0:

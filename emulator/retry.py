@@ -38,56 +38,65 @@ RETRY = np.dtype(
 
 
 @kernel
-def may_send(world, i, now_ps):
-    """1 if port ``i``'s replay buffer has room for the largest frame; else its timer is armed for when it may have."""
-    engine = world.engine[0]
-    row = world.retries[i]
-    while row["ack_head"] >= 0 and world.packets[row["ack_head"]]["arrive_ps"] <= now_ps:
+def may_send(engine, row, packets, now_ps):
+    """1 if the replay buffer of ``row`` has room for the largest frame; all but ``now_ps`` are modified in place."""
+    while row["ack_head"] >= 0 and packets[row["ack_head"]]["arrive_ps"] <= now_ps:
         p = row["ack_head"]
-        row["held_bytes"] -= int(world.packets[p]["wire_bytes"])
-        row["ack_head"] = int(world.packets[p]["next"])
+        row["held_bytes"] -= int(packets[p]["wire_bytes"])
+        row["ack_head"] = int(packets[p]["next"])
         engine["delivered"] += 1
-        free_packet(engine, world.packets, p)
-    row["is_waiting"] = 0
-    if row["held_bytes"] + engine["largest_wire_bytes"] <= engine["retry_bytes"]:
-        return 1
-    row["is_waiting"] = 1
-    if row["ack_head"] >= 0:
-        arm_port_timer(world, i, world.packets[row["ack_head"]]["arrive_ps"])
-    return 0
+        free_packet(engine, packets, p)
+    has_room = row["held_bytes"] + engine["largest_wire_bytes"] <= engine["retry_bytes"]
+    row["is_waiting"] = 0 if has_room else 1
+    return 1 if has_room else 0
+
+
+@kernel(inline=True)
+def next_ack_ps(row, packets):
+    """When the sender knows of the next arrival; NEVER if none is under way."""
+    return packets[row["ack_head"]]["arrive_ps"] if row["ack_head"] >= 0 else NEVER
 
 
 @kernel
-def is_gap(world, i, now_ps):
-    """1 if the first frame on port ``i``'s line does not arrive as it should: it stays there, to be sent again.
+def is_gap(engine, row, packets, p, now_ps):
+    """1 if packet ``p``, the first on a line, does not arrive as it should: it stays there, to be sent again.
 
-    Otherwise it is acknowledged. Call when it is due, before it is taken off the line.
+    Otherwise it is acknowledged. Call when it is due, before it is taken off the line; then arm the port's timer for
+    ``row["replay_at_ps"]``, or for :func:`next_ack_ps` if the sender is waiting.
     """
-    row = world.retries[i]
-    packet = world.packets[world.ports[i]["line_head"]]
+    packet = packets[p]
     if int(packet["fate"]) & CAUSE:
         row["replays"] += 1
         row["replay_at_ps"] = now_ps + row["return_ps"]
-        arm_port_timer(world, i, row["replay_at_ps"])
         return 1
     size = packet["wire_bytes"]
-    q = take_packet(world.engine[0], world.packets)
-    ack = world.packets[q]
+    q = take_packet(engine, packets)
+    ack = packets[q]
     ack["kind"] = LINK_ACK
     ack["wire_bytes"] = size
     ack["arrive_ps"] = now_ps + row["return_ps"]
     ack["next"] = -1
     if row["ack_head"] < 0:
         row["ack_head"] = q
-        if row["is_waiting"] != 0:
-            arm_port_timer(world, i, ack["arrive_ps"])
     else:
-        world.packets[row["ack_tail"]]["next"] = q
+        packets[row["ack_tail"]]["next"] = q
     row["ack_tail"] = q
     return 0
 
 
-@kernel
+@kernel(inline=True)
+def arrives_whole(world, i, now_ps):
+    """1 if the first frame of port ``i``'s line, which is due, may be taken off it; else the link sends it again."""
+    row = world.retries[i]
+    is_missing = is_gap(world.engine[0], row, world.packets, int(world.ports[i]["line_head"]), now_ps)
+    next_ps = row["replay_at_ps"]
+    if row["is_waiting"] != 0:
+        next_ps = min(next_ps, next_ack_ps(row, world.packets))
+    arm_port_timer(world, i, next_ps)
+    return 1 - is_missing
+
+
+@kernel(inline=True)
 def replay(world, i, now_ps):
     """Port ``i`` sends all that is on its line again, if its sender has learned of a gap; else its timer is armed."""
     port = world.ports[i]

@@ -54,7 +54,8 @@ def test_a_trimmed_frame_is_its_headers_and_overtakes_payloads() -> None:
 
 @COMPILED
 def test_lossless_priorities_are_not_trimmed() -> None:
-    result = checked(overloaded(7, senders=4) | {"switch": {"buffer_bytes": "800kB", "trim_priority": 7}}, "roce-pfc")
+    switch = {"buffer_bytes": "600kB", "alpha": 1 / 16, "trim_priority": 7}
+    result = checked(overloaded(7, senders=4) | {"switch": switch}, "roce-pfc")
     assert result.counters["trimmed"] == result.counters["drops"] == 0
     assert result.counters["pauses"] > 0
 

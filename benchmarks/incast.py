@@ -18,7 +18,7 @@ from rich.table import Table
 
 from emulator.config import make_scenario
 from emulator.fabric import Fabric
-from emulator.results import frame_wire_bytes
+from emulator.framing import message_wire_bytes
 from emulator.world import ROCE, TTPOE
 
 SIZE_BYTES = 1_000_000
@@ -32,7 +32,7 @@ NSPY_UP_TO = 32
 
 def measure(senders: int, transport: str, protocol: int, mtu: int, ack_bytes: int, repeat: int) -> dict[str, object]:
     """Best rates in million packet-hops per second."""
-    wire = frame_wire_bytes(protocol, mtu, SIZE_BYTES)
+    wire = message_wire_bytes(protocol, mtu, SIZE_BYTES)
     scenario = make_scenario({
         "workload": {"kind": "incast", "senders": senders, "size_bytes": SIZE_BYTES},
         "switch": {"buffer_bytes": "64MB"},

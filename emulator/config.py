@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from emulator import roce
 from emulator.quantities import (
     STRICT,
     Bps,
@@ -33,7 +32,9 @@ from emulator.quantities import (
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
 from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig, WatchdogConfig
-from emulator.transports import PROFILES, TRANSPORTS, TransportName
+from emulator.transports import TRANSPORTS, TransportName
+from emulator.workloads import CONFIGS, FlowConfig, WorkloadConfig
+from emulator.workloads.patterns import IncastConfig
 from ttpoe import constants, units
 from ttpoe.impairments import ImpairmentConfig
 
@@ -191,49 +192,6 @@ class StarConfig:
 
 
 @dataclass(frozen=True, config=STRICT)
-class IncastConfig:
-    """Senders h1 to hN each send one message to h0."""
-
-    kind: Literal["incast"] = "incast"
-    senders: Annotated[int, Field(ge=1, le=65_535, strict=True)] = 32
-    size_bytes: Bytes = 1_000_000
-    jitter_ps: Picoseconds = 0
-    """Each sender starts at a time drawn evenly from [0, jitter]."""
-
-
-@dataclass(frozen=True, config=STRICT)
-class PermutationConfig:
-    """Every host sends one message to another, and every host receives one; the seed decides who."""
-
-    kind: Literal["permutation"] = "permutation"
-    size_bytes: Bytes = 2_000_000
-    jitter_ps: Picoseconds = 0
-    """Each sender starts at a time drawn evenly from [0, jitter]."""
-
-
-@dataclass(frozen=True, config=STRICT)
-class FlowConfig:
-    """One message."""
-
-    src: Host
-    dst: Host
-    size_bytes: Bytes
-    start_ps: Picoseconds = 0
-    nic: Annotated[int, Field(ge=0, lt=64, strict=True)] | None = None
-    """Which NIC of both hosts, where they have several; None: a host's messages take its NICs in turn."""
-    priority: Priority | None = None
-    """Of its data; None: the scenario's."""
-
-
-@dataclass(frozen=True, config=STRICT)
-class FlowListConfig:
-    """Messages one by one."""
-
-    flows: tuple[FlowConfig, ...]
-    kind: Literal["flows"] = "flows"
-
-
-@dataclass(frozen=True, config=STRICT)
 class RoutingConfig:
     """How a switch chooses among the ports on shortest paths."""
 
@@ -259,6 +217,8 @@ class ScenarioConfig:
     priority: Priority = 3
     ack_priority: Priority | None = None
     """None: the data's."""
+    frame_overhead: Literal["real", "peer"] = "real"
+    """real: headers, FCS, preamble and gap; peer: see :data:`emulator.framing.PEER_CONTROL_BYTES`."""
     link: LinkConfig = field(default_factory=LinkConfig)
     hosts: HostConfig = field(default_factory=HostConfig)
     switch: SwitchConfig = field(default_factory=SwitchConfig)
@@ -269,9 +229,7 @@ class ScenarioConfig:
         BeforeValidator(lambda given: {"kind": "star", **given} if isinstance(given, dict) else given),
     ] = field(default_factory=StarConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
-    workload: Annotated[IncastConfig | PermutationConfig | FlowListConfig, Field(discriminator="kind")] = field(
-        default_factory=IncastConfig
-    )
+    workload: WorkloadConfig = field(default_factory=IncastConfig)
     ttpoe: TtpoeConfig = field(default_factory=TtpoeConfig)
     roce: RoceConfig = field(default_factory=RoceConfig)
 
@@ -311,7 +269,7 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "topology.front_end.uplink": (UplinkConfig,),
     "routing": (RoutingConfig,),
     "topology.links": (HostLinkConfig,),
-    "workload": (IncastConfig, PermutationConfig, FlowListConfig),
+    "workload": CONFIGS,
     "workload.flows": (FlowConfig,),
     "ttpoe": (TtpoeConfig,),
     "roce": (RoceConfig,),
@@ -383,16 +341,10 @@ def load_scenario(path: str | Path) -> ScenarioConfig:
         raise ConfigError(f"{path}: this is not UTF-8 text, so no TOML scenario") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
+    load = values.get("workload")
+    if isinstance(load, dict) and isinstance(load.get("path"), str):
+        load["path"] = str(Path(path).parent / load["path"])
     try:
         return make_scenario(values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
-    """Bytes on the line of a transport's largest frame."""
-    if PROFILES[transport].is_ttpoe:
-        payload = scenario.ttpoe.mtu_bytes
-        frame = max(constants.HEADER_BYTES + payload, constants.MIN_FRAME_BYTES)
-        return frame + constants.FCS_BYTES + constants.PREAMBLE_AND_GAP_BYTES
-    return int(roce.wire_bytes(roce.WRITE_ONLY, scenario.roce.mtu_bytes)) - PROFILES[transport].framing_bytes

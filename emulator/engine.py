@@ -18,8 +18,8 @@ from emulator.buffer import (
 )
 from emulator.credits import give_back, on_lost, on_update
 from emulator.ecn import mark
+from emulator.framing import frame_wire_bytes
 from emulator.host import (
-    frame_bytes,
     host_on_frame,
     host_on_timer,
     host_start_flow,
@@ -57,7 +57,7 @@ _SLICE, _FINISHED, _EMPTY, _UNTIL = 0, 1, 2, 3
 _NEED_PACKETS, _NEED_EVENTS, _NEED_TRACE = 4, 5, 6
 
 MARGIN = 64
-"""Packets, events or trace rows that one event may take at most, with room to spare."""
+"""Packets or trace rows that one event may take at most, with room to spare; and events, unless flows wait for it."""
 
 
 @kernel(inline=True)
@@ -86,7 +86,9 @@ def _trim(world, switch_index, in_port, out_port, p, verdict):
         return verdict
     engine = world.engine[0]
     world.frames[p]["payload_bytes"] = 0
-    packet["wire_bytes"] = frame_bytes(engine, int(world.frames[p]["opcode"]), 0)
+    packet["wire_bytes"] = frame_wire_bytes(
+        engine["protocol"], engine["framing"], int(world.frames[p]["opcode"]), 0
+    )
     packet["priority"] = engine["trim_priority"]
     world.ports[out_port]["trimmed"] += 1
     size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
@@ -179,7 +181,7 @@ def run(world, until_ps, max_events):
             return _SLICE
         if engine["free_count"] < MARGIN:
             return _NEED_PACKETS
-        if schedule["free_count"] < MARGIN:
+        if schedule["free_count"] < engine["event_margin"]:
             return _NEED_EVENTS
         if engine["is_tracing"] != 0 and engine["trace_count"] + MARGIN > len(world.trace):
             return _NEED_TRACE

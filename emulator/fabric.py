@@ -13,10 +13,11 @@ import numpy as np
 
 from emulator import roce, rows, series, world
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
-from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
+from emulator.config import ConfigError, ScenarioConfig, drain_ratio
 from emulator.engine import MARGIN, RunStatus, run
+from emulator.framing import data_wire_bytes, framing_of, line_only_bytes
 from emulator.impair import build_impairments
-from emulator.packet import ECT, LINE_ONLY_BYTES, NOT_ECT, PACKET
+from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.pfc import arm_port_timer
 from emulator.provision import divide_memory, prepare_retries, set_marking, share_lines
 from emulator.results import RunResult, collect
@@ -26,7 +27,7 @@ from emulator.shapes import build_topology
 from emulator.topology import Topology
 from emulator.transports import PROFILES
 from emulator.watchdog import INCIDENT
-from emulator.workload import Message, hosts_needed, make_messages, name_hash
+from emulator.workloads import Message, Setting, dependents, make_workload, name_hash
 from ttpoe import state, units
 from ttpoe._jit import kernel
 from ttpoe.machine import open_links
@@ -52,10 +53,11 @@ class Progress:
 
 @kernel(export=True)
 def _schedule_flows(world):
-    """Push the start of every flow, and of what is wrong with NICs."""
+    """Push the start of every flow that waits for no other, and what is wrong with NICs."""
     for f in range(len(world.flows)):
-        port = world.ports[world.ends[2 * f]["port"]]
-        push(world, world.flows[f]["start_ps"], TIMER, len(world.ends) + f, port)
+        if world.flows[f]["unmet"] == 0:
+            port = world.ports[world.ends[2 * f]["port"]]
+            push(world, world.flows[f]["start_ps"], TIMER, len(world.ends) + f, port)
     for row in range(len(world.ingress)):
         if (int(world.ports[row >> PRIORITY_SHIFT]["xoff"]) >> (row & (PRIORITIES - 1))) & 1:
             arm_port_timer(world, row >> PRIORITY_SHIFT, world.ingress[row]["refresh_at_ps"])
@@ -87,18 +89,16 @@ class Fabric:
         self.routing = routing or scenario.routings[0]
         shape = scenario.topology
         hosts = shape.hosts if shape.kind == "star" else shape.host_count
-        self.messages = make_messages(scenario, seed, hosts)
-        needed = hosts_needed(self.messages)
-        if hosts is not None and hosts < needed:
-            raise ConfigError(
-                f"topology.hosts: the workload names host {needed - 1}, and there are {hosts}; make it {needed}"
-            )
-        self.topology = build_topology(shape, scenario.link, hosts or needed)
+        self.workload = make_workload(scenario.workload, Setting(seed, hosts, scenario.link.rate_bps))
+        self.messages = self.workload.messages
+        self.topology = build_topology(shape, scenario.link, hosts or self.workload.hosts_needed)
         self.flow_nics = _choose_nics(self.topology, self.messages)
         unknown = sorted(capture - set(self.topology.port_names))
         if unknown:
             known = ", ".join(self.topology.port_names[:4])
             raise ConfigError(f"capture: there is no port {unknown[0]!r}; ports are {known} and so on")
+        if capture and scenario.frame_overhead == "peer":
+            raise ConfigError('capture: frames without headers cannot be captured; set frame_overhead = "real"')
         self.profile = PROFILES[transport]
         if self.profile.flow_control == "credits" and any(c.duplicate for c in self.topology.impairments.values()):
             raise ConfigError(
@@ -115,6 +115,10 @@ class Fabric:
         flows["size_bytes"] = [m.size_bytes for m in self.messages]
         flows["start_ps"] = [m.start_ps for m in self.messages]
         flows["finished_rx_ps"] = flows["finished_tx_ps"] = units.NEVER
+        flows["unmet"] = [m.unmet for m in self.messages]
+        flows["delay_ps"] = [m.delay_ps for m in self.messages]
+        waiting, waiting_first = dependents(self.messages)
+        event_margin = MARGIN + int(np.diff(waiting_first).max())
         ends = rows.zeros(2 * n_flows, world.END)
         ends["timer_pending_ps"] = units.NEVER
         ends["host"] = np.array([(m.src, m.dst) for m in self.messages], np.int32).ravel()
@@ -145,7 +149,7 @@ class Fabric:
         out = rows.zeros(8, state.FRAME)
         frames = rows.zeros(_FIRST_PACKETS, state.FRAME)
         engine = np.zeros(1, world.ENGINE)
-        event_rows = n_flows + 4 * n_ports + 4 * MARGIN
+        event_rows = n_flows + 4 * n_ports + 4 * event_margin
         nodes = _chain(rows.zeros(event_rows, EVENT), 0, -1)
         schedule = np.zeros(1, SCHEDULE)
         schedule["free_count"] = event_rows
@@ -156,8 +160,6 @@ class Fabric:
         engine["protocol"] = self.profile.protocol
         engine["pfc_quanta"] = scenario.switch.pause_quanta
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
-        engine["line_only_bytes"] = 0 if self.profile.is_infiniband else LINE_ONLY_BYTES
-        engine["framing_bytes"] = self.profile.framing_bytes
         engine["trim_priority"] = -1 if scenario.switch.trim_priority is None else scenario.switch.trim_priority
         engine["retry_bytes"] = scenario.link.retry_bytes or 0
         engine["largest_wire_bytes"] = frame_bytes
@@ -167,6 +169,9 @@ class Fabric:
         engine["watchdog_detect_ps"] = units.NEVER if watchdog is None else watchdog.detect_ps
         engine["watchdog_restore_ps"] = units.NEVER if watchdog is None else watchdog.restore_ps
         engine["unfinished"] = n_flows
+        engine["event_margin"] = event_margin
+        engine["framing"] = framing_of(self.transport, scenario)
+        engine["line_only_bytes"] = line_only_bytes(self.transport, scenario)
         engine["is_tracing"] = bool(self._capture)
         engine["is_sharing"] = self.profile.is_ttpoe and scenario.ttpoe.shared_window
         if scenario.hosts.drain_rate_bps is not None:
@@ -183,7 +188,8 @@ class Fabric:
             incidents=np.zeros(_INCIDENTS if watchdog else 1, INCIDENT),
             packets=_chain(rows.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
-            flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
+            flows=flows, dependents=waiting, dependents_first=waiting_first, ends=ends,
+            links=links, ring=ring, pools=pools, params=params, qps=qps,
             roce_params=roce_params, kicks=np.zeros(n_ports, np.int32), **self._build_routing(memory.switches),
             impairments=impairments, ordinals=ordinals,
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
@@ -279,14 +285,16 @@ class Fabric:
         seqs = np.array(
             [name_hash(self.seed, "seq", m.name, side) & 0xFFFFFFFF for m in self.messages for side in ("tx", "rx")]
         )
-        largest = max(message.size_bytes for message in self.messages)
-        slots = state.ring_slots(min(config.window_bytes, largest), config.mtu_bytes)
+        slots = np.array([
+            state.ring_slots(min(config.window_bytes, message.size_bytes), config.mtu_bytes)
+            for message in self.messages
+        ])  # fmt: skip
         senders = state.init_links(links[0::2], seqs[0::2], 2, params, slots)
         receivers = state.init_links(links[1::2], seqs[1::2], 2, params, 1)  # which send no PAYLOAD
         links["ring_base"][1::2] += len(senders)
         if self.scenario.hosts.drain_rate_bps is not None:
             links["rx_limit_bytes"] = self.scenario.hosts.rx_buffer_bytes
-        if not config.handshake:
+        if self.workload.has_open_links or not config.handshake:
             open_links(links[0::2], seqs[1::2])
             open_links(links[1::2], seqs[0::2])
         # Not their concatenation, which would touch pages that most runs never use.

@@ -7,18 +7,16 @@ next one when the line is free, so a paused port costs no memory.
 from __future__ import annotations
 
 from emulator.buffer import PRIORITY_SHIFT
+from emulator.framing import frame_wire_bytes, is_data_frame
 from emulator.packet import ANSWER, DATA, free_packet, take_packet
-from emulator.roce import ACKNOWLEDGE, roce_is_ready, roce_on_frame, roce_on_submit, roce_on_timeout, roce_poll
-from emulator.roce import wire_bytes as roce_wire_bytes
+from emulator.roce import roce_is_ready, roce_on_frame, roce_on_submit, roce_on_timeout, roce_poll
 from emulator.schedule import TIMER, push
 from emulator.world import TTPOE
 from ttpoe._jit import kernel
-from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
-from ttpoe.fsm import Opcode, State
+from ttpoe.fsm import State
 from ttpoe.machine import next_payload_bytes, on_frame, on_open, on_read, on_submit, on_timeout, poll_payload, release
 from ttpoe.units import NEVER
 
-_PAYLOAD = int(Opcode.PAYLOAD)
 _CLOSED = int(State.CLOSED)
 
 
@@ -110,14 +108,6 @@ def wake_blocked(world, i):
 
 
 @kernel(inline=True)
-def frame_bytes(engine, opcode, payload_bytes):
-    """Bytes on the line of a frame of the run's protocol."""
-    if engine["protocol"] == TTPOE:
-        return max(HEADER_BYTES + payload_bytes, MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
-    return roce_wire_bytes(opcode, payload_bytes) - engine["framing_bytes"]
-
-
-@kernel(inline=True)
 def make_packet(world, e, k):
     """A packet for row ``k`` of the transport's output, sent by end ``e``."""
     p = take_packet(world.engine[0], world.packets)
@@ -136,11 +126,11 @@ def make_packet(world, e, k):
     packet["cookie"] = p
     packet["in_port"] = -1
     opcode = int(row["opcode"])
-    if world.engine[0]["protocol"] == TTPOE:
-        is_data = opcode == _PAYLOAD
-    else:
-        is_data = opcode != ACKNOWLEDGE
-    packet["wire_bytes"] = frame_bytes(world.engine[0], opcode, row["payload_bytes"])
+    engine = world.engine[0]
+    is_data = is_data_frame(engine["protocol"], opcode)
+    packet["wire_bytes"] = frame_wire_bytes(
+        engine["protocol"], engine["framing"], opcode, row["payload_bytes"]
+    )
     packet["kind"] = DATA if is_data else ANSWER
     if is_data:
         packet["priority"] = end["priority"]
@@ -179,6 +169,24 @@ def host_poll(world, i, queue, now_ps):
     return -1
 
 
+@kernel
+def start_dependents(world, e, now_ps):
+    """End ``e`` is done: flows that waited for nothing else start, after their delays."""
+    for k in range(int(world.dependents_first[e]), int(world.dependents_first[e + 1])):
+        f = int(world.dependents[k])
+        flow = world.flows[f]
+        flow["unmet"] -= 1
+        if flow["unmet"] == 0:
+            flow["start_ps"] = max(now_ps + flow["delay_ps"], flow["start_ps"])
+            push(world, flow["start_ps"], TIMER, len(world.ends) + f, world.ports[world.ends[2 * f]["port"]])
+
+
+@kernel(inline=True)
+def _note_done(world, e, now_ps):
+    if world.dependents_first[e] != world.dependents_first[e + 1]:
+        start_dependents(world, e, now_ps)
+
+
 @kernel(inline=True)
 def _note_progress(world, e, now_ps):
     """Stamp the flow when its last byte is in order at the receiver, or acknowledged at the sender, or has failed."""
@@ -197,8 +205,10 @@ def _note_progress(world, e, now_ps):
         if e & 1:
             if flow["finished_rx_ps"] == NEVER:
                 flow["finished_rx_ps"] = now_ps
+                _note_done(world, e, now_ps)
         elif flow["finished_tx_ps"] == NEVER:
             flow["finished_tx_ps"] = now_ps
+            _note_done(world, e, now_ps)
     if failure != 0 and flow["failure"] == 0:
         flow["failure"] = failure
     if flow["is_over"] == 0 and (

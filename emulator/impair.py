@@ -14,7 +14,7 @@ import numpy as np
 
 from emulator.packet import PFC, free_packet, take_packet
 from emulator.schedule import mix32
-from emulator.workload import name_hash
+from emulator.workloads.message import name_hash
 from emulator.world import ROCE
 from ttpoe._jit import kernel
 from ttpoe.impairments import ImpairmentConfig

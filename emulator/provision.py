@@ -17,7 +17,7 @@ from emulator.rows import zeros
 from emulator.switching import SwitchConfig
 from emulator.topology import Topology, headroom_bound_bytes
 from emulator.transports import PROFILES
-from emulator.workload import name_hash
+from emulator.workloads import name_hash
 from ttpoe.units import NEVER, PS_PER_S
 
 

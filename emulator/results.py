@@ -9,33 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from emulator import ideal, world
+from emulator import breakdown, ideal
+from emulator.breakdown import quantile
 from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.conservation import arrived, check_conservation
 from emulator.engine import RunStatus
+from emulator.framing import control_wire_bytes, framing_of, message_frames, mtu_of
 from emulator.impair import BAD_FCS, COUNTERS, DUPLICATED
-from emulator.roce import (
-    ACKNOWLEDGE,
-    MAX_OUTSTANDING_PACKETS,
-    WRITE_FIRST,
-    WRITE_LAST,
-    WRITE_MIDDLE,
-    WRITE_ONLY,
-    wire_bytes,
-)  # fmt: skip
+from emulator.roce import MAX_OUTSTANDING_PACKETS
 from emulator.series import collect_series, edges_ps, extend
 from emulator.watchdog import INCIDENTS
-from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
 
 if TYPE_CHECKING:
     from emulator.fabric import Fabric
+    from emulator.workloads import Collective
 
 FLOW_RESULT = np.dtype(
     [
         ("src", "i4"), ("dst", "i4"), ("size_bytes", "i8"), ("start_ps", "i8"),
-        ("fct_rx_ps", "i8"), ("fct_tx_ps", "i8"), ("ideal_ps", "i8"),  # -1: unfinished
+        ("fct_rx_ps", "i8"), ("fct_tx_ps", "i8"), ("ideal_ps", "i8"),  # -1: unfinished; start_ps: never started
         ("drops", "i8"), ("resent_packets", "i8"), ("timeouts", "i8"), ("nack_fulls", "i8"), ("corrupted", "i8"),
         ("failure", "i8"),
     ]
@@ -57,6 +51,9 @@ class RunResult:
     flows: np.ndarray
     """FLOW_RESULT, shape (flows,)."""
     flow_names: tuple[str, ...]
+    flow_groups: tuple[str, ...]
+    """Empty where a message is in no group."""
+    collective: Collective | None
     counters: dict[str, int]
     drop_causes: dict[str, int]
     frames_impaired: dict[str, int]
@@ -81,7 +78,7 @@ class RunResult:
     def unfinished(self) -> list[str]:
         """Names of the flows that did not finish, with the reason where one is known."""
         return [
-            name + (f" ({Failure(int(flow['failure'])).name.lower()})" if flow["failure"] else "")
+            name + (f" ({why})" if (why := _why_unfinished(flow)) else "")
             for name, flow in zip(self.flow_names, self.flows, strict=True)
             if flow["fct_rx_ps"] < 0 or flow["failure"]
         ]
@@ -105,14 +102,14 @@ class RunResult:
             "flows": len(self.flows),
             "finished": len(self.flows) - len(self.unfinished),
             "fct_us": {
-                "min": _quantile(fct_us, 0.0), "p50": _quantile(fct_us, 0.5),
-                "p99": _quantile(fct_us, 0.99), "max": _quantile(fct_us, 1.0),
+                "min": quantile(fct_us, 0.0), "p50": quantile(fct_us, 0.5),
+                "p99": quantile(fct_us, 0.99), "max": quantile(fct_us, 1.0),
             },
             "makespan_us": span_ps / PS_PER_US if done.size else None,
             "goodput_gbps": total * 8_000 / span_ps if span_ps else None,
             "goodput_limit_gbps": self.goodput_limit_gbps,
             "wire_bound_us": None if self.wire_bound_ps is None else self.wire_bound_ps / PS_PER_US,
-            "slowdown_p99": _quantile(done["fct_rx_ps"] / np.maximum(done["ideal_ps"], 1), 0.99),
+            "slowdown_p99": quantile(done["fct_rx_ps"] / np.maximum(done["ideal_ps"], 1), 0.99),
             "drops": self.counters["drops"],
             "drop_causes": self.drop_causes,
             "lost": self.counters["lost"],
@@ -125,6 +122,9 @@ class RunResult:
             "timeouts": self.counters["timeouts"],
             "nack_fulls": self.counters["nack_fulls_received"],
             "jain": float(goodput.sum() ** 2 / (goodput.size * (goodput**2).sum())) if done.size else None,
+            "size_bins": breakdown.size_bins(done),
+            "groups": breakdown.groups(self.flows, self.flow_groups),
+            "collective": breakdown.bandwidths(self.collective, span_ps if done.size == len(self.flows) else 0),
             "data_hops": self.counters["data_hops"],
             "packet_hops": self.counters["packet_hops"],
             "events": self.counters["events"],
@@ -134,37 +134,17 @@ class RunResult:
         }
 
 
-def _quantile(values: np.ndarray, q: float) -> float | None:
-    """Nearest rank: always the value of some flow; None without any."""
-    return float(np.quantile(values, q, method="inverted_cdf")) if values.size else None
+def _why_unfinished(flow: np.void) -> str:
+    if flow["failure"]:
+        return Failure(int(flow["failure"])).name.lower()
+    return "not started" if flow["start_ps"] < 0 else ""
 
 
-def message_frames(protocol: int, mtu_bytes: int, size_bytes: int, framing_bytes: int = 0) -> ideal.Frames:
-    """Bytes on the line of a message's data frames; ``framing_bytes``: what RoCE's lack of those on Ethernet."""
-    count = -(-size_bytes // mtu_bytes)
-    last_bytes = size_bytes - (count - 1) * mtu_bytes
-    first_bytes = min(mtu_bytes, size_bytes)
-    if protocol == world.TTPOE:
-        full, last = (
-            max(payload + HEADER_BYTES, MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
-            for payload in (first_bytes, last_bytes)
-        )
-        return ideal.Frames(count, full, full, last)
-    opening = WRITE_FIRST if count > 1 else WRITE_ONLY
-    first, middle, last = (
-        int(wire_bytes(opcode, payload)) - framing_bytes
-        for opcode, payload in ((opening, first_bytes), (WRITE_MIDDLE, first_bytes), (WRITE_LAST, last_bytes))
-    )
-    return ideal.Frames(count, first, middle, last)
-
-
-def frame_wire_bytes(protocol: int, mtu_bytes: int, size_bytes: int) -> np.ndarray:
-    """int64 (n,): bytes on the line of each data frame of a message."""
-    frames = message_frames(protocol, mtu_bytes, size_bytes)
-    wire = np.full(frames.count, frames.middle, np.int64)
-    wire[-1] = frames.last
-    wire[0] = frames.first
-    return wire
+def frames_of(fabric: Fabric, size_bytes: int) -> ideal.Frames:
+    """Bytes on the line of the data frames of one of a fabric's messages."""
+    transport, scenario = fabric.transport, fabric.scenario
+    framing = framing_of(transport, scenario)
+    return message_frames(fabric.profile.protocol, mtu_of(transport, scenario), size_bytes, framing)
 
 
 def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
@@ -176,23 +156,25 @@ def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
 def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -> int:
     """Completion time of one message alone on an idle path between two NICs: the first of the shortest."""
     hops, back = _hops(fabric, src_nic, dst_nic), _hops(fabric, dst_nic, src_nic)
+    transport, scenario = fabric.transport, fabric.scenario
+    mtu_bytes = mtu_of(transport, scenario)
+    control = control_wire_bytes(transport, scenario)
+    frames = frames_of(fabric, size_bytes)
     if fabric.profile.is_ttpoe:
-        config = fabric.scenario.ttpoe
-        frames = message_frames(world.TTPOE, config.mtu_bytes, size_bytes)
-        last_bytes = size_bytes - (frames.count - 1) * config.mtu_bytes
+        config = scenario.ttpoe
+        last_bytes = size_bytes - (frames.count - 1) * mtu_bytes
         # The window counts bytes, so a short last frame needs less room.
-        last_window = (config.window_bytes - last_bytes) // config.mtu_bytes + 1
-        control = MIN_FRAME_BYTES + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
-        opening = ideal.control_path_ps(hops, control) + ideal.control_path_ps(back, control) if config.handshake else 0
-        window = config.window_bytes // config.mtu_bytes
+        last_window = (config.window_bytes - last_bytes) // mtu_bytes + 1
+        opening = 0
+        if config.handshake and not fabric.workload.has_open_links:
+            opening = ideal.control_path_ps(hops, control) + ideal.control_path_ps(back, control)
+        window = config.window_bytes // mtu_bytes
         return opening + ideal.ideal_fct_ps(hops, back, frames, control, window, last_window)
-    roce = fabric.scenario.roce
-    frames = message_frames(world.ROCE, roce.mtu_bytes, size_bytes, fabric.profile.framing_bytes)
+    roce = scenario.roce
     window = min(
         MAX_OUTSTANDING_PACKETS, NEVER if roce.window_bytes is None else roce.window_bytes // roce.mtu_bytes
     )
-    ack = int(wire_bytes(ACKNOWLEDGE, 0)) - fabric.profile.framing_bytes
-    return ideal.ideal_fct_ps(hops, back, frames, ack, window, window, roce.ack_every_packets)
+    return ideal.ideal_fct_ps(hops, back, frames, control, window, window, roce.ack_every_packets)
 
 
 def has_one_receiver(fabric: Fabric) -> bool:
@@ -200,7 +182,7 @@ def has_one_receiver(fabric: Fabric) -> bool:
     return len(np.unique(fabric.flow_nics[:, 1])) == 1
 
 
-def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
+def _wire_bound_ps(fabric: Fabric) -> int | None:
     """Last completion of an incast at best, from the first start: all wire bytes at the receiver's rate and one path.
 
     None where several hosts receive. The path is the shortest way of a first frame to the receiver's line, and the
@@ -208,11 +190,10 @@ def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
     """
     if not has_one_receiver(fabric):
         return None
-    protocol = int(fabric.world.engine[0]["protocol"])
     total = 0
     reach: list[int] = []
     for message, nics in zip(fabric.messages, fabric.flow_nics.tolist(), strict=True):
-        frames = message_frames(protocol, mtu_bytes, message.size_bytes, fabric.profile.framing_bytes)
+        frames = frames_of(fabric, message.size_bytes)
         total += frames.total
         hops = _hops(fabric, *nics)
         reach.append(message.start_ps + ideal.control_path_ps(hops[:-1], frames.first))
@@ -244,6 +225,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     flows = np.zeros(len(w.flows), FLOW_RESULT)
     for name in ("size_bytes", "start_ps", "drops", "corrupted", "failure"):
         flows[name] = w.flows[name]
+    flows["start_ps"][w.flows["unmet"] > 0] = -1  # which wait for a flow that never ended
     flows["src"], flows["dst"] = w.ends["host"][0::2], w.ends["host"][1::2]
     flows["resent_packets"] = rows["payloads_resent" if is_ttpoe else "packets_resent"]
     flows["timeouts"] = rows["timeouts"]
@@ -324,11 +306,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     }
     impaired = dict(zip(COUNTERS, w.impairments["counts"][:, 1:].sum(axis=0).tolist(), strict=True))
     impaired["bad_icrc"] = int(engine["bad_icrc"])
-    mtu = fabric.scenario.ttpoe.mtu_bytes if is_ttpoe else fabric.scenario.roce.mtu_bytes
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
-    wire = message_frames(
-        int(engine["protocol"]), mtu, largest.size_bytes, fabric.profile.framing_bytes
-    ).total
+    wire = frames_of(fabric, largest.size_bytes).total
     bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
     extend(w.engine, w.series, end_ps)
     series = _carry_on(collect_series(int(engine["series_kept"]), w.series, end_ps))
@@ -345,6 +324,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         status=status,
         flows=flows,
         flow_names=tuple(message.name for message in fabric.messages),
+        flow_groups=tuple(message.group for message in fabric.messages),
+        collective=fabric.workload.collective,
         counters=counters,
         drop_causes=causes,
         frames_impaired=impaired,
@@ -353,7 +334,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         series_edges_ps=edges_ps(len(series)),
         end_ps=end_ps,
         goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire if has_one_receiver(fabric) else None,
-        wire_bound_ps=_wire_bound_ps(fabric, mtu),
+        wire_bound_ps=_wire_bound_ps(fabric),
         wall_s=wall_s,
         setup_s=fabric.setup_s,
         errors=errors,

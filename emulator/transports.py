@@ -43,14 +43,6 @@ class Profile:
         """Whether links promise not to drop."""
         return self.flow_control != "none"
 
-    @property
-    def framing_bytes(self) -> int:
-        """What a RoCEv2 frame has on the line and this transport's does not.
-
-        Ethernet 14, IPv4 20, UDP 8, FCS 4, preamble and gap 20, in place of LRH 8 and VCRC 2.
-        """
-        return 14 + 20 + 8 + 4 + 20 - (8 + 2) if self.is_infiniband else 0
-
 
 PROFILES: dict[str, Profile] = {
     profile.name: profile

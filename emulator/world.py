@@ -30,8 +30,8 @@ ENGINE = np.dtype(
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps", "series_kept",
         "no_route",
-        "line_only_bytes",  # of each frame: on the line and not in a buffer
-        "framing_bytes",  # of each RoCE frame: what it has on Ethernet and not on this kind of link
+        "framing", "line_only_bytes",  # what frames are made of; see framing.py
+        "event_margin",  # events that one event may add
         "retry_bytes", "largest_wire_bytes",  # replay buffer of each line; 0: none
         "trim_priority",  # of frames cut to their headers; -1: none are
         "is_credited", "credit_refresh_ps", "credit_frames",
@@ -94,7 +94,11 @@ END = whole_lines(
 """One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index."""
 
 FLOW = np.dtype(
-    _int64("size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "corrupted", "failure", "is_over"),
+    _int64(
+        "size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "corrupted", "failure", "is_over",
+        "unmet",  # ends that must still be done before it may start
+        "delay_ps",  # from then to its start, or until start_ps if that is later
+    ),
     align=True,
 )
 
@@ -141,6 +145,8 @@ class World(NamedTuple):
     out: np.ndarray  # FRAME, a few rows of scratch for answers
     roce_out: np.ndarray
     flows: np.ndarray
+    dependents: np.ndarray  # int32: flows that wait for an end to be done, end by end
+    dependents_first: np.ndarray  # int32 (ends + 1,): where each end's begin
     ends: np.ndarray
     links: np.ndarray  # LINK, (ends,) under TTPoE, else (1,)
     ring: np.ndarray

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from emulated import incast, make
 
-from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, load_scenario, make_scenario
+from emulator.config import ConfigError, ScenarioConfig, load_scenario, make_scenario
+from emulator.framing import data_wire_bytes
 from emulator.transports import TRANSPORTS
 from ttpoe.units import NEVER
 
@@ -106,8 +107,8 @@ def test_switches_are_true_or_false(field: str, value: Any) -> None:
         ({"workload": {"kind": "flows", "flows": [{"src": 0.5, "dst": 1, "size_bytes": 1}]}}, "workload.flows.0.src: ",
          "(given 0.5)"),
         ({"workload": {"kind": "flows"}}, "workload.flows: ", "required"),
-        ({"workload": {"kind": "burst"}}, "workload.kind: ", '"incast" or "permutation" or "flows"'),
-        ({"workload": {}}, "workload.kind: ", '"incast" or "permutation" or "flows"'),
+        ({"workload": {"kind": "burst"}}, "workload.kind: ", '"incast" or "outcast"'),
+        ({"workload": {}}, "workload.kind: ", '"incast" or "outcast"'),
         ({"workload": 5}, "workload: ", ""),
         ({"switch": 3}, "switch: ", ""),
         ({"name": 3}, "name: ", ""),

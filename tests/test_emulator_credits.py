@@ -10,8 +10,9 @@ from emulated import COMPILED, checked, examples, flows, incast, make, result_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.config import ConfigError, data_wire_bytes, make_scenario
+from emulator.config import ConfigError, make_scenario
 from emulator.credits import BLOCK_BYTES, CREDIT_WIRE_BYTES
+from emulator.framing import data_wire_bytes
 from emulator.provision import credit_bound_bytes
 
 US = 10**6

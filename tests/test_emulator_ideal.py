@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator import ideal, world
+from emulator.framing import message_frames, message_wire_bytes
 from emulator.ideal import Frames, Hop, ideal_fct_ps
-from emulator.results import frame_wire_bytes, message_frames
 
 US, MS, S = 10**6, 10**9, 10**12
 
@@ -108,7 +108,7 @@ def test_a_petabyte_takes_no_time() -> None:
     ],
 )
 def test_bytes_on_the_line_of_a_message(protocol: int, mtu: int, size: int, expected: list[int]) -> None:
-    assert frame_wire_bytes(protocol, mtu, size).tolist() == expected
+    assert message_wire_bytes(protocol, mtu, size).tolist() == expected
     assert message_frames(protocol, mtu, size).total == sum(expected)
 
 
@@ -173,20 +173,6 @@ def test_the_handshake_costs_a_round_trip(delay_ps: int) -> None:
     assert took[True] - took[False] == 4 * (88 * 80 + delay_ps)
 
 
-RTTS_US = [1, 10, 50, 80, 86, 87, 90, 120, 250, 500, 1000]
-
-
-@COMPILED
-@pytest.mark.parametrize("rtt_us", RTTS_US)
-def test_the_window_knee(rtt_us: int) -> None:
-    """Goodput = min(line x 1024/1108, window/RTT) within 2 %; the knee is where both are equal, 86.6 us."""
-    values = incast(1, 100_000_000, link={"delay_ps": rtt_us * US // 4}, ttpoe={"rto_initial_ps": "1s"})
-    expected = min(100 * 1024 / 1108, 1_000_000 * 8000 / (rtt_us * US))
-    assert result_of(values, "ttpoe").summary()["goodput_gbps"] == pytest.approx(expected, rel=0.02)
-    knee_us = 1_000_000 * 8000 / (100 * 1024 / 1108) / US
-    assert knee_us == pytest.approx(86.6, abs=0.05)
-
-
 @COMPILED
 def test_the_window_is_what_limits() -> None:
     """Twice the window, twice the goodput above the knee; no change below it."""
@@ -213,5 +199,5 @@ def test_control_path() -> None:
 
 
 def test_a_message_longer_than_its_first_frame_pads_nothing() -> None:
-    sizes = frame_wire_bytes(world.ROCE, 4096, 3 * 4096 + 1)
+    sizes = message_wire_bytes(world.ROCE, 4096, 3 * 4096 + 1)
     assert np.diff(sizes).tolist() == [-16, 0, 62 + 24 - 4178]

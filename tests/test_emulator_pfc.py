@@ -11,9 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from emulator import pfc
-from emulator.config import ConfigError, data_wire_bytes, make_scenario
+from emulator.config import ConfigError, make_scenario
 from emulator.conservation import check_conservation
 from emulator.engine import RunStatus
+from emulator.framing import data_wire_bytes
 from emulator.packet import ANSWER, DATA, PFC, take_packet
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.port import start_if_idle

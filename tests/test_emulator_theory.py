@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated import ALL, COMPILED, LINE_PS_PER_BYTE, checked, flows, incast, make, result_of, step, traced
+from emulated import ALL, COMPILED, LINE_PS_PER_BYTE, checked, flows, incast, result_of, traced
 
-from emulator.buffer import PRIORITIES
-from emulator.engine import RunStatus
 from emulator.packet import PFC
 from emulator.series import BUCKETS, FIRST_BUCKET_PS
 
@@ -93,53 +91,6 @@ def test_a_deterministic_queue(receiver_bps: int) -> None:
     port = next(port for port in result.ports if port["name"] == "s0.p0")
     assert port["max_queue_bytes"] == max(depths) * FRAME_HELD
     assert result.flows["fct_rx_ps"][0] == FRAME_PS + n * service_ps + 2 * US
-
-
-def poisson_flows(load: float, n: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
-    """n hosts send one frame each at random times; and when the frames arrive at the switch."""
-    gaps_ps = np.random.default_rng(seed).exponential(FRAME_PS / load, n)
-    starts = np.cumsum(gaps_ps).astype(np.int64)
-    rows = [(h + 1, 0, 1024, int(start)) for h, start in enumerate(starts)]
-    values = flows(*rows, ttpoe=OPEN, switch={"buffer_bytes": "1GB"})
-    return values, starts + FRAME_PS + US
-
-
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
-def test_a_random_queue(load: float) -> None:
-    """M/D/1: each frame's wait is Lindley's, to the picosecond; the mean is rho D / 2 (1 - rho) within 5 sigma."""
-    n = 12_000
-    values, arrivals = poisson_flows(load, n, 7)
-    result = result_of(values, "ttpoe")
-    waits = result.flows["fct_rx_ps"] - result.flows["ideal_ps"]
-    free_ps = 0
-    expected = np.zeros(n, np.int64)
-    for k, at in enumerate(arrivals.tolist()):
-        begin = max(at, free_ps)
-        expected[k] = begin - at
-        free_ps = begin + FRAME_PS
-    assert np.array_equal(waits, expected)
-    mean = load * FRAME_PS / (2 * (1 - load))
-    batches = waits.reshape(30, -1).mean(axis=1)  # waits are correlated; means of batches hardly
-    assert abs(waits.mean() - mean) < 5 * batches.std() / np.sqrt(30)
-    assert waits.mean() == pytest.approx(mean, rel=0.15)
-
-
-def test_littles_law() -> None:
-    """The integral of the queue's bytes over time is the sum of all waits times a frame's bytes, exactly."""
-    values, _ = poisson_flows(0.8, 1500, 3)
-    fabric = make(values, "ttpoe")
-    port = fabric.topology.port_names.index("s0.p0")
-    queue = fabric.world.queues[port * PRIORITIES : (port + 1) * PRIORITIES]
-    area = before_ps = 0
-    held = 0
-    while step(fabric) is RunStatus.SLICE:
-        now_ps = int(fabric.world.engine["now_ps"][0])
-        area += held * (now_ps - before_ps)
-        before_ps, held = now_ps, int(queue["bytes"].sum())
-    result = fabric.run()
-    waits = int((result.flows["fct_rx_ps"] - result.flows["ideal_ps"]).sum())
-    assert waits > 0
-    assert area == waits * FRAME_HELD
 
 
 # --- ties ------------------------------------------------------------------------------------------------------------

@@ -32,7 +32,8 @@ def make_result(transport: str = "ttpoe", seed: int = 1, fct_us: tuple[float, ..
     series["paused_max"][buckets // 2] = paused
     return RunResult(
         transport=transport, routing="ecmp", seed=seed, status=RunStatus.FINISHED, flows=flows,
-        flow_names=tuple(f"h{k}>h0" for k in flows["src"]), counters={"drops": 3, "pauses": paused,
+        flow_names=tuple(f"h{k}>h0" for k in flows["src"]), flow_groups=("",) * len(flows), collective=None,
+        counters={"drops": 3, "pauses": paused,
                                                                       "resent_packets": 1234},
         drop_causes={}, frames_impaired={}, ports=[], series=series,
         series_edges_ps=np.arange(buckets + 1) * (max(int(max(fct_us)), 1) * US // buckets + 1),

@@ -10,7 +10,7 @@ from emulated import ALL, COMPILED, checked, flows, make, result_of, traced
 
 from emulator.config import ConfigError
 from emulator.results import ideal_flow_ps
-from emulator.workload import permutation
+from emulator.workloads.patterns import permutation
 
 FAT_TREE = {"kind": "fat-tree", "k": 4}
 POLICIES = ("ecmp", "flowlet", "round-robin", "random", "adaptive")

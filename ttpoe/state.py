@@ -196,7 +196,7 @@ def ring_slots(window_bytes: int, mtu_bytes: int) -> int:
 
 
 def init_links(
-    links: np.ndarray, initial_seq: np.ndarray | int, vc: np.ndarray | int, params: np.ndarray, slots: int
+    links: np.ndarray, initial_seq: np.ndarray | int, vc: np.ndarray | int, params: np.ndarray, slots: np.ndarray | int
 ) -> np.ndarray:
     """Reset ``links`` (LINK, modified in place) to closed links; returns the SENT array for all of their rings.
 
@@ -206,15 +206,16 @@ def init_links(
     initial_seq, vc : int or integer array, shape (n,)
         Opening ids and virtual channels.
     params : PARAMS array, shape (1,)
-    slots : int
-        Ring slots per link, a power of two.
+    slots : int or integer array, shape (n,)
+        Ring slots of each link, a power of two.
 
     Notes
     -----
     Under `Rule.START_AT_ONE` opening ids are 1, whatever ``initial_seq`` says; under `Rule.STOP_AND_WAIT` a link uses
     one slot of its ring.
     """
-    if slots < 1 or slots & (slots - 1):
+    counts = np.broadcast_to(np.asarray(slots, np.int64), links.shape)
+    if np.any((counts < 1) | (counts & (counts - 1) != 0)):
         raise ValueError(f"slots is {slots}; give a power of two")
     links[:] = 0
     rules = Rule(int(params[0]["rules"]))
@@ -227,8 +228,8 @@ def init_links(
     first = (np.asarray(initial_seq, np.int64) + 1) & 0xFFFFFFFF
     for name in ("tx_una", "tx_next", "tx_max"):
         links[name] = first
-    links["ring_base"] = np.arange(links.size) * slots
-    links["ring_mask"] = 0 if rules & Rule.STOP_AND_WAIT else slots - 1
+    links["ring_base"] = np.cumsum(counts) - counts
+    links["ring_mask"] = 0 if rules & Rule.STOP_AND_WAIT else counts - 1
     links["timer_at_ps"] = NEVER
     links["min_rtt_ps"] = NEVER
     links["proven_at_byte"] = NEVER
@@ -240,4 +241,4 @@ def init_links(
     for name in ("open_timeout_ps", "close_timeout_ps"):
         links[name] = params[0][name]
     links["rto_ps"] = params[0]["rto_initial_ps"]
-    return np.zeros(links.size * slots, SENT)
+    return np.zeros(int(counts.sum()), SENT)

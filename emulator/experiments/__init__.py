@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from emulator import breakdown
 from emulator.config import ScenarioConfig
 from emulator.fabric import Fabric, Progress, TraceSink
 from emulator.results import RunResult
@@ -25,7 +26,7 @@ METRICS: dict[str, Callable[[dict[str, Any]], float | None]] = {
     },
     "max_queue_kb": lambda run: run["max_queue_bytes"] / 1000,
 }
-"""Metrics of the summary over seeds, read off a run's JSON row."""
+"""Metrics of the summary over seeds, read off a run's JSON row; those of some workloads come after them."""
 
 _RESAMPLES = 2_000
 
@@ -91,8 +92,9 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for transport, routing in dict.fromkeys((run["transport"], run["routing"]) for run in runs):
         mine = [run for run in runs if (run["transport"], run["routing"]) == (transport, routing)]
         which = {"transport": transport, "routing": routing}
-        for metric, read in METRICS.items():
-            values = np.array([value for run in mine if (value := read(run)) is not None], float)
+        measured = [{name: read(run) for name, read in METRICS.items()} | breakdown.metrics(run) for run in mine]
+        for metric in dict.fromkeys(name for row in measured for name in row):
+            values = np.array([value for row in measured if (value := row.get(metric)) is not None], float)
             if not values.size:
                 rows.append({**which, "metric": metric, "median": None, "ci95": None})
                 continue

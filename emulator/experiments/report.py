@@ -15,9 +15,9 @@ from ttpoe.files import replacing
 from ttpoe.state import Failure
 
 FLOW_COLUMNS = (
-    "transport", "routing", "seed", "flow", "sender", "receiver", "size_bytes", "start_us", "fct_rx_us", "fct_tx_us",
-    "ideal_us", "slowdown", "goodput_gbps", "drops", "resent_packets", "timeouts", "nack_fulls", "corrupted",
-    "failure",
+    "transport", "routing", "seed", "flow", "group", "sender", "receiver", "size_bytes", "start_us", "fct_rx_us",
+    "fct_tx_us", "ideal_us", "slowdown", "goodput_gbps", "drops", "resent_packets", "timeouts", "nack_fulls",
+    "corrupted", "failure",
 )  # fmt: skip
 
 
@@ -32,11 +32,12 @@ def write_flows(path: Path, results: list[RunResult]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FLOW_COLUMNS)
         for result in results:
-            for name, flow in zip(result.flow_names, result.flows.tolist(), strict=True):
+            named = zip(result.flow_names, result.flow_groups, result.flows.tolist(), strict=True)
+            for name, group, flow in named:
                 src, dst, size, start, fct_rx, fct_tx, ideal, drops, resent, timeouts, fulls, corrupted, failure = flow
                 is_done = fct_rx > 0
                 writer.writerow((
-                    result.transport, result.routing, result.seed, name, f"h{src}", f"h{dst}", size,
+                    result.transport, result.routing, result.seed, name, group, f"h{src}", f"h{dst}", size,
                     exact_us(start), exact_us(fct_rx), exact_us(fct_tx), exact_us(ideal),
                     f"{fct_rx / ideal:.6f}" if is_done else "", f"{size * 8000 / fct_rx:.6f}" if is_done else "",
                     drops, resent, timeouts, fulls, corrupted, Failure(failure).name.lower() if failure else "",

@@ -34,7 +34,9 @@ CONFIG = EndpointConfig(
     window_bytes=24,
     send_buffer_bytes=32,
     receive_buffer_bytes=24,
-    max_links=3,
+    tag_sets=1,
+    tag_ways=1,
+    idle_timeout_ps=500 * PS_PER_MS,
     backlog=2,
     retry_limit=2,
     burst_frames=2,
@@ -182,7 +184,7 @@ class Run:
     def look(self) -> None:
         """Bounds, counters, and every byte that was delivered."""
         endpoint = self.endpoint
-        if len(endpoint.links) > CONFIG.max_links or endpoint.answers_waiting:
+        if len(endpoint.links) > 3 * CONFIG.tag_sets * CONFIG.tag_ways or endpoint.answers_waiting:
             raise AssertionError("more links or answers than allowed")
         for link in self.links:
             row = {name: link.field(name) for name in (

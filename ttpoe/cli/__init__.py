@@ -28,6 +28,7 @@ class ExitStatus(IntEnum):
 _COMMANDS = {
     "incast": ("ttpoe.cli.incast", "N senders to one receiver over TTPoE and RoCE: who finishes when, and why."),
     "multipath": ("ttpoe.cli.multipath", "A workload on a fabric with many paths, over transports and routings."),
+    "validate": ("ttpoe.cli.validate", "The emulator beside theory and other tools' results, row by row."),
     "run": ("ttpoe.cli.run", "Run a scenario file (TOML)."),
     "loopback": ("ttpoe.cli.loopback", "Move a file over raw sockets between two network namespaces."),
     "send": ("ttpoe.cli.send", "Send a file to another machine where `ttpoe recv` runs."),

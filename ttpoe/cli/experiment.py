@@ -237,7 +237,8 @@ def _tell(
     else:
         console = Console()
         with console.capture() as captured:
-            for table in comparison(scenario.name, told, console.width):
+            bare = ", frames without headers" if scenario.frame_overhead == "peer" else ""
+            for table in comparison(scenario.name + bare, told, console.width):
                 console.print(table)
         text = captured.get()
     if out is not None and results:

@@ -26,6 +26,14 @@ _ROWS = (
     ("paused, sum of ports, us", "paused_us", 1),
     ("peak queue, kB", "max_queue_kb", 0),
 )
+_OPTIONAL = (
+    ("FCT p50, {}, us", "fct_us_p50_", 1),
+    ("FCT max, {}, us", "fct_us_max_", 1),
+    ("slowdown p50, {}", "slowdown_p50_", 2),
+    ("slowdown p99, {}", "slowdown_p99_", 2),
+    ("{} bandwidth, Gb/s", "bandwidth_gbps_", 2),
+)
+"""Rows of some workloads: label, start of the metric, decimals; what follows in the metric goes into the label."""
 _UNLESS_ALL_ZERO = {"nack_fulls", "lost", "corrupted"}
 """Rows of what needs a scenario of its own to happen."""
 _AFTER = {
@@ -92,6 +100,12 @@ def _table(title: str, told: dict[str, Any], columns: list[tuple[str, str]]) -> 
                 counts = [sum(run["drop_causes"][cause] for run in runs[c]) for c in columns]
                 if any(counts):
                     table.add_row(f"  {cause}, all runs", *(f"{count:,}" for count in counts))
+    for metric in dict.fromkeys(metric for c, metric in summary if c in columns):
+        for label, start, digits in _OPTIONAL:
+            if metric.startswith(start):
+                row = [summary.get((c, metric), {"median": None, "ci95": None}) for c in columns]
+                words = metric.removeprefix(start).replace("_", " ")
+                table.add_row(label.format(words), *(_cell(cell, digits) for cell in row))
     table.caption = _caption(runs)
     return table
 

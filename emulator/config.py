@@ -30,10 +30,10 @@ from emulator.quantities import (
     Picoseconds,
     PositivePicoseconds,
     Priority,
-    quantity,
 )
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
+from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig, WatchdogConfig
 from emulator.transports import TRANSPORTS, TransportName
 from emulator.workloads import CONFIGS, FlowConfig, WorkloadConfig
 from emulator.workloads.patterns import IncastConfig
@@ -54,6 +54,8 @@ class LinkConfig:
     """Propagation, one way."""
     impairments: Impairments = ImpairmentConfig()
     """What each way of the cable does to frames, drawn on its own."""
+    retry_bytes: Bytes | None = None
+    """Link-level retry, on all cables: replay buffer of each way, in bytes on the line; None: no retry."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -86,6 +88,24 @@ def _countable(rate_bps: int) -> int:
 
 
 @dataclass(frozen=True, config=STRICT)
+class PauseStormConfig:
+    """A faulty host: all its NICs pause their switch, and renew the pause, under transports with PFC."""
+
+    host: Host
+    start_ps: Picoseconds = 0
+    end_ps: PositivePicoseconds | None = None
+    """None: never."""
+    priority: Priority | None = None
+    """None: the scenario's."""
+
+    @model_validator(mode="after")
+    def _check(self) -> PauseStormConfig:
+        if self.end_ps is not None and self.end_ps <= self.start_ps:
+            raise ValueError(f"end_ps {self.end_ps} is not after start_ps {self.start_ps}; raise it")
+        return self
+
+
+@dataclass(frozen=True, config=STRICT)
 class HostConfig:
     """What reads a host's TTPoE links: one reader for each. RoCE writes to memory that is always there."""
 
@@ -93,25 +113,8 @@ class HostConfig:
     """In order and not yet read, per link; a PAYLOAD beyond it is refused with NACK_FULL."""
     drain_rate_bps: Annotated[Bps, AfterValidator(_countable)] | None = None
     """Of each reader; None: it reads at once, and the buffer never fills."""
-
-
-@dataclass(frozen=True, config=STRICT)
-class SwitchConfig:
-    """A shared-buffer, store-and-forward switch. No default is universal: each is a parameter."""
-
-    buffer_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(gt=0, le=2**40, strict=True)] = 12_000_000
-    """Headroom included; 12 MB is of the Trident II class."""
-    alpha: Annotated[float, Field(ge=1 / 1024, le=64, strict=True)] = 1.0
-    """Dynamic threshold factor (Choudhury and Hahne), rounded to a multiple of 1/65536."""
-    headroom_bytes: Bytes | None = None
-    """Per lossless (port, priority); None: the bound of :func:`emulator.topology.headroom_bound_bytes`."""
-    resume_offset_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(ge=0, le=2**40, strict=True)] = 3_000
-    """XON this far below the threshold (HPCC's switch)."""
-    pipeline_latency_ps: Picoseconds = 0
-    pause_quanta: Annotated[int, Field(ge=1, le=65_535, strict=True)] = 65_535
-    """Of each pause; renewed at half. Too few to be renewed in time need a ``headroom_bytes`` of your own."""
-    pause_reaction_ps: Picoseconds = 0
-    """From the last bit of a PFC frame to its effect on the sender."""
+    pause_storms: tuple[PauseStormConfig, ...] = ()
+    """Faulty hosts, one storm each at most."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -164,6 +167,8 @@ class RoceConfig:
     retry_limit: Annotated[int, Field(ge=1, le=7, strict=True)] = 7
     """Timeouts in a row that are retried; one more and the QP fails. The verbs API has three bits for it."""
     ack_every_packets: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 1
+    ecn: Annotated[bool, Field(strict=True)] = False
+    """Data frames are ECN-capable, ECT(0), so that a switch with ``switch.ecn`` may mark them."""
 
     @model_validator(mode="after")
     def _check(self) -> RoceConfig:
@@ -237,7 +242,7 @@ class ScenarioConfig:
 
     @property
     def answer_priority(self) -> int:
-        """Priority of ACK, NACK and the like."""
+        """Priority of ACK, NACK and the like, of flows with no priority of their own."""
         return self.priority if self.ack_priority is None else self.ack_priority
 
     @model_validator(mode="after")
@@ -258,7 +263,11 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "": (ScenarioConfig,),
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
+    "hosts.pause_storms": (PauseStormConfig,),
     "switch": (SwitchConfig,),
+    "switch.ecn": (EcnConfig,),
+    "switch.priorities": (PriorityConfig,),
+    "switch.watchdog": (WatchdogConfig,),
     "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig, GraphConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),
@@ -275,14 +284,14 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "ttpoe": (TtpoeConfig,),
     "roce": (RoceConfig,),
 }
-"""Where a field may stand, without the numbers of lists."""
+"""Where a field may stand, without the numbers of lists and of priorities."""
 
 _UNITS = {"bps": "bit/s", "bytes": "bytes", "ps": "ps"}
 
 
 def _known_fields(path: list[Any]) -> str:
     """What may stand where an unknown field stands: the likely one, or all."""
-    room = ".".join(part for part in path[:-1] if isinstance(part, str))
+    room = ".".join(part for part in path[:-1] if isinstance(part, str) and not part.isdigit())
     rooms = (ImpairmentConfig,) if room.endswith(".impairments") else _ROOMS.get(room, ())
     names = [field.name for room_type in rooms for field in fields(room_type)]
     close = get_close_matches(str(path[-1]), names, n=1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from emulator.buffer import PRIORITIES
+from emulator.credits import BLOCK_BYTES
 from emulator.impair import BAD_FCS
+from emulator.packet import PFC
 from emulator.world import World
 
 
@@ -43,7 +45,9 @@ def check_conservation(w: World) -> int:
     engine = w.engine[0]
     at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
     held_back = w.impairments["held_head"]
-    inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"], held_back]))
+    acks = w.retries["ack_head"][: len(w.ports) if engine["retry_bytes"] else 0]
+    inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"], held_back, acks]))
+    of_switch = np.repeat(w.ports["switch"], PRIORITIES)
     queue_bytes = np.zeros(len(w.queues), np.int64)
     ingress_bytes = np.zeros(len(w.ingress), np.int64)
     for q in np.flatnonzero(w.queues["head"] >= 0).tolist():
@@ -53,7 +57,8 @@ def check_conservation(w: World) -> int:
             if at_switches[q]:
                 size = int(w.packets["wire_bytes"][p]) - int(engine["line_only_bytes"])
                 queue_bytes[q] += size
-                ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
+                if w.rules["is_lossless"][of_switch[q] * PRIORITIES + q % PRIORITIES]:
+                    ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
             p = int(w.packets["next"][p])
     held = len(w.packets) - int(engine["free_count"])
     balance = int(engine["created"] - engine["delivered"] - engine["dropped"] - engine["lost"])
@@ -66,17 +71,58 @@ def check_conservation(w: World) -> int:
     told_lost += int(w.ports["link_down"].sum())
     if told_lost != engine["lost"]:
         raise ConservationError(f"{engine['lost']} frames were lost; causes are known of {told_lost}")
-    of_switch = np.repeat(w.ports["switch"], PRIORITIES)
-    shared = [int(w.ingress["shared_bytes"][of_switch == k].sum()) for k in range(len(w.switches))]
+    rules = w.rules[of_switch * PRIORITIES + np.arange(len(of_switch)) % PRIORITIES]
+    accounted = np.where(rules["is_lossless"] != 0, w.ingress["bytes"], queue_bytes)
+    beyond = np.where(at_switches, np.maximum(accounted - rules["reserve_bytes"], 0), 0)
+    shared = np.bincount(rules["shared"], beyond, len(w.shared)).astype(np.int64)
+    headroom = np.bincount(of_switch[at_switches], w.ingress["headroom_bytes"][at_switches], len(w.switches))
     for what, told, found in (
         ("queues", w.queues["bytes"], queue_bytes),
-        ("ingress ports", w.ingress["shared_bytes"] + w.ingress["headroom_bytes"], ingress_bytes),
-        ("shared pools", w.switches["shared_bytes"], np.array(shared)),
+        ("ingress ports", w.ingress["bytes"] + w.ingress["headroom_bytes"], ingress_bytes),
+        ("shared pools", w.shared["bytes"], shared),
+        ("headroom pools", w.switches["headroom_bytes"], headroom.astype(np.int64)),
     ):
         if not np.array_equal(told, found):
             raise ConservationError(f"{what} account for {int(told.sum())} bytes; {int(found.sum())} are there")
-    if (w.switches["shared_bytes"] > w.switches["shared_limit_bytes"]).any():
+    if (w.shared["bytes"] > w.shared["limit_bytes"]).any():
         raise ConservationError("a shared pool holds more than it has")
     if (w.ingress["headroom_bytes"] > w.ingress["headroom_limit_bytes"]).any():
         raise ConservationError("a headroom holds more than it has")
+    if (w.switches["headroom_bytes"] > w.switches["headroom_limit_bytes"]).any():
+        raise ConservationError("a headroom pool holds more than it has")
+    if engine["is_credited"]:
+        _check_credits(w)
     return inside
+
+
+def _check_credits(w: World) -> None:
+    """Each block that was sent is on the line, in the far buffer, or was freed there."""
+    out = np.zeros(len(w.credits), np.int64)
+    line_only = int(w.engine[0]["line_only_bytes"])
+
+    def count(head: int, port: int | None) -> None:
+        p = head
+        while p >= 0:
+            packet = w.packets[p]
+            if packet["kind"] < PFC:
+                sender = (int(packet["in_port"]) ^ 1) if port is None else port
+                row = sender * PRIORITIES + int(packet["priority"])
+                out[row] += -(-(int(packet["wire_bytes"]) - line_only) // BLOCK_BYTES)
+            p = int(packet["next"])
+
+    for i in range(len(w.ports)):
+        count(int(w.ports["line_head"][i]), i)
+        if w.ports["impairment"][i] >= 0:
+            count(int(w.impairments["held_head"][w.ports["impairment"][i]]), i)
+        if w.ports["switch"][i] >= 0:
+            for head in w.queues["head"][i * PRIORITIES : (i + 1) * PRIORITIES].tolist():
+                count(head, None)
+    far = np.arange(len(w.credits)) ^ PRIORITIES
+    freed = (w.credits["granted_blocks"] - w.credits["buffer_blocks"])[far]
+    if not np.array_equal(w.credits["sent_blocks"], out + freed):
+        raise ConservationError(
+            f"{int(w.credits['sent_blocks'].sum())} blocks were sent; {int(out.sum())} are in buffers and on lines, "
+            f"and {int(freed.sum())} were freed"
+        )
+    if (out > w.credits["buffer_blocks"][far]).any():
+        raise ConservationError("more is on a line and in the buffer behind it than the buffer holds")

@@ -8,18 +8,38 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_frame
-from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready, wake_blocked
+from emulator.buffer import (
+    ADMITTED_XOFF,
+    DROP_BUFFER_FULL,
+    DROP_QUEUE_THRESHOLD,
+    DROP_WATCHDOG,
+    PRIORITY_SHIFT,
+    switch_on_frame,
+)
+from emulator.credits import give_back, on_lost, on_update
+from emulator.ecn import mark
+from emulator.framing import frame_wire_bytes
+from emulator.host import (
+    host_on_frame,
+    host_on_timer,
+    host_start_flow,
+    make_packet,
+    note_ready,
+    wake_blocked,
+)
 from emulator.impair import is_lost
 from emulator.outage import IS_DOWN, lose_cut, lose_unsent
-from emulator.packet import CUT, DATA, PFC, free_packet
+from emulator.packet import CREDIT, CUT, DATA, ECT, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
-from emulator.port import enqueue, kick, let_go, start_if_idle, take_arrival
+from emulator.port import drop, enqueue, kick, let_go, start_if_idle, take_arrival
+from emulator.retry import arrives_whole, replay
 from emulator.routing import DOWN, choose_port
 from emulator.schedule import ARRIVAL, DEPARTURE, LINK_STATE, due_class, due_time_ps, open_next_bucket
 from emulator.series import sample
 from emulator.tracing import record
+from emulator.watchdog import watch_port
 from ttpoe._jit import kernel
+from ttpoe.units import NEVER
 
 
 class RunStatus(IntEnum):
@@ -44,13 +64,49 @@ MARGIN = 64
 
 
 @kernel(inline=True)
+def _admit(world, switch_index, in_port, out_port, priority, size_bytes):
+    """The verdict on a frame that would leave by a port and priority."""
+    if (int(world.ports[out_port]["storm"]) >> priority) & 1:
+        return DROP_WATCHDOG
+    queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
+    ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
+    rules = world.rules[(switch_index << PRIORITY_SHIFT) + priority]
+    switch = world.switches[switch_index]
+    return switch_on_frame(switch, world.shared[rules["shared"]], rules, ingress, queue, size_bytes)
+
+
+@kernel
+def _trim(world, switch_index, in_port, out_port, p, verdict):
+    """Cut packet ``p``, which was not admitted for the cause in ``verdict``, to its headers, and ask again.
+
+    Only data frames of lossy priorities have something to cut. A receiver knows a trimmed frame by a payload of 0
+    bytes. Source: Handley et al., "Re-architecting datacenter networks and stacks for low latency" (NDP), 2017; UEC.
+    """
+    packet = world.packets[p]
+    if packet["kind"] != DATA or world.frames[p]["payload_bytes"] == 0:
+        return verdict
+    if verdict != DROP_QUEUE_THRESHOLD and verdict != DROP_BUFFER_FULL:
+        return verdict
+    engine = world.engine[0]
+    world.frames[p]["payload_bytes"] = 0
+    packet["wire_bytes"] = frame_wire_bytes(
+        engine["protocol"], engine["framing"], int(world.frames[p]["opcode"]), 0
+    )
+    packet["priority"] = engine["trim_priority"]
+    world.ports[out_port]["trimmed"] += 1
+    size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
+    return _admit(world, switch_index, in_port, out_port, engine["trim_priority"], size_bytes)
+
+
+@kernel(inline=True)
 def _switch_arrival(world, i, p, now_ps):
     """Packet ``p`` came over port ``i``'s line to a switch: admit and queue it, or drop it by cause."""
     engine = world.engine[0]
     packet = world.packets[p]
     switch_index = int(world.ports[i]["far_switch"])
-    switch = world.switches[switch_index]
     in_port = i ^ 1
+    priority = int(packet["priority"])
+    size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
     out_port = choose_port(world, switch_index, packet, now_ps)
     if out_port <= DOWN:
         lose_unsent(world, DOWN - out_port, p)
@@ -58,21 +114,23 @@ def _switch_arrival(world, i, p, now_ps):
     if out_port < 0:
         engine["no_route"] += 1
         engine["lost"] += 1
+        if engine["is_credited"] != 0:
+            row = world.credits[(in_port << PRIORITY_SHIFT) + priority]
+            give_back(world.ports[in_port], row, priority, size_bytes)
+            kick(world, in_port)
         free_packet(engine, world.packets, p)
         return
-    priority = int(packet["priority"])
-    size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
+    verdict = _admit(world, switch_index, in_port, out_port, priority, size_bytes)
+    if verdict > ADMITTED_XOFF and engine["trim_priority"] >= 0:
+        verdict = _trim(world, switch_index, in_port, out_port, p, verdict)
+        priority = int(packet["priority"])
+        size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
     queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
-    ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
-    is_lossless = (switch["lossless_mask"] >> priority) & 1
-    verdict = switch_on_frame(switch, ingress, queue, is_lossless, size_bytes)
     if verdict > ADMITTED_XOFF:
-        queue["drops"] += 1
-        engine["dropped"] += 1
-        switch["drops"][verdict - ADMITTED_XOFF - 1] += 1
-        world.flows[int(packet["end"]) >> 1]["drops"] += 1
-        free_packet(engine, world.packets, p)
+        drop(world, switch_index, queue, p, verdict)
         return
+    if int(packet["ecn"]) == ECT:
+        mark(world.marking[out_port], packet, queue["bytes"] - size_bytes)
     packet["in_port"] = in_port
     enqueue(world, out_port, p)
     kick(world, out_port)
@@ -81,6 +139,17 @@ def _switch_arrival(world, i, p, now_ps):
         kick(world, in_port)
     if world.ports[out_port]["is_watched"] == priority + 1:
         sample(engine, world.series, queue["bytes"], now_ps)
+
+
+@kernel(inline=True)
+def _try_kicked(world, now_ps):
+    """Let each port that the event touched send, if it can."""
+    engine = world.engine[0]
+    while engine["kick_count"] > 0:
+        engine["kick_count"] -= 1
+        touched = int(world.kicks[engine["kick_count"]])
+        world.ports[touched]["is_kicked"] = 0
+        start_if_idle(world, touched, now_ps)
 
 
 @kernel(export=True)
@@ -133,32 +202,52 @@ def run(world, until_ps, max_events):
         if which == DEPARTURE:
             ports[index]["is_departure_pending"] = int(ports[index]["is_departure_pending"]) & IS_DOWN
             kick(world, index)
+        elif which == ARRIVAL and engine["retry_bytes"] != 0 and arrives_whole(world, index, now_ps) == 0:
+            pass  # the link sends it again
         elif which == ARRIVAL:
             p = take_arrival(world, index)
             engine["packet_hops"] += 1
-            if world.packets[p]["fate"] != 0:
-                if int(world.packets[p]["fate"]) & CUT:
-                    lose_cut(world, index, p)
-                    continue
-                is_at_host = 1 if ports[index]["far_switch"] < 0 else 0
-                if is_lost(engine, world.impairments, world.packets, p, ports[index]["impairment"], is_at_host) != 0:
-                    continue
             kind = int(world.packets[p]["kind"])
-            if kind == DATA:
-                engine["data_hops"] += 1
-            port = ports[index ^ 1]
-            if port["is_captured"] != 0:
-                record(world, index ^ 1, p, 0, now_ps)
-            if kind == PFC:
-                if on_pfc_frame(world, index ^ 1, p, now_ps) != 0:
-                    kick(world, index ^ 1)
-            elif ports[index]["far_switch"] >= 0:
-                _switch_arrival(world, index, p, now_ps)
+            priority = int(world.packets[p]["priority"])
+            size_bytes = int(world.packets[p]["wire_bytes"]) - engine["line_only_bytes"]
+            far = index ^ 1
+            is_at_host = ports[index]["far_switch"] < 0
+            lost = 0
+            if int(world.packets[p]["fate"]) & CUT:
+                lose_cut(world, index, p)
+                lost = 1
+            elif world.packets[p]["fate"] != 0:
+                lost = is_lost(engine, world.impairments, world.packets, p, ports[index]["impairment"], is_at_host)
+            if lost != 0:
+                if engine["is_credited"] != 0:
+                    on_lost(world, far, kind, priority, size_bytes, now_ps)
+                    kick(world, far)
             else:
-                answering_end = int(world.packets[p]["end"])
-                answers = host_on_frame(world, p, now_ps)
+                if kind == DATA:
+                    engine["data_hops"] += 1
+                if ports[far]["is_captured"] != 0:
+                    record(world, far, p, 0, now_ps)
+                if kind == PFC:
+                    if on_pfc_frame(world, far, p, now_ps) != 0:
+                        kick(world, far)
+                elif kind == CREDIT:
+                    on_update(world, far, p, now_ps)
+                    kick(world, far)
+                elif not is_at_host:
+                    _switch_arrival(world, index, p, now_ps)
+                else:
+                    if engine["is_credited"] != 0:
+                        row = world.credits[(far << PRIORITY_SHIFT) + priority]
+                        give_back(ports[far], row, priority, size_bytes)
+                        kick(world, far)
+                    answering_end = int(world.packets[p]["end"])
+                    answers = host_on_frame(world, p, now_ps)
         elif which == LINK_STATE:
             on_port_timer(world, index, now_ps)
+            if engine["watchdog_detect_ps"] != NEVER:
+                watch_port(world, index, now_ps)
+            if engine["retry_bytes"] != 0 and world.retries[index]["replay_at_ps"] != NEVER:
+                replay(world, index, now_ps)
             if ports[index]["impairment"] >= 0:
                 let_go(world, index, now_ps)
             kick(world, index)
@@ -181,8 +270,4 @@ def run(world, until_ps, max_events):
             joined += note_ready(world, answering_end)
             if joined + answers > 0:
                 kick(world, nic)
-        while engine["kick_count"] > 0:
-            engine["kick_count"] -= 1
-            touched = int(world.kicks[engine["kick_count"]])
-            ports[touched]["is_kicked"] = 0
-            start_if_idle(world, touched, now_ps)
+        _try_kicked(world, now_ps)

@@ -12,22 +12,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator import roce, rows, series, world
-from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
+from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
 from emulator.config import ConfigError, ScenarioConfig, drain_ratio
 from emulator.deadlock import BufferCycle, Watch, check_routes
 from emulator.engine import MARGIN, RunStatus, run
-from emulator.framing import data_wire_bytes, line_only_bytes
+from emulator.framing import data_wire_bytes, framing_of, line_only_bytes
 from emulator.impair import build_impairments
-from emulator.packet import PACKET
+from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.paths import Routes
-from emulator.pfc import PFC_WIRE_BYTES
+from emulator.pfc import arm_port_timer
+from emulator.provision import divide_memory, prepare_retries, set_marking, share_lines
 from emulator.results import RunResult, collect
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
 from emulator.timeline import Timeline
-from emulator.topology import Topology, headroom_bound_bytes
+from emulator.topology import Topology
 from emulator.transports import PROFILES
+from emulator.watchdog import INCIDENT
 from emulator.workloads import Message, Setting, dependents, make_workload, name_hash
 from ttpoe import state, units
 from ttpoe._jit import kernel
@@ -36,6 +38,7 @@ from ttpoe.machine import open_links
 _SLICE_SECONDS = 0.05
 _FIRST_PACKETS = 4096
 _TRACE_ROWS = 65_536
+_INCIDENTS = 1000
 
 TraceSink = Callable[[np.ndarray], None]
 """Takes TRACE rows, in time order; they are reused afterwards."""
@@ -53,11 +56,14 @@ class Progress:
 
 @kernel(export=True)
 def _schedule_flows(world):
-    """Push the start of every flow that waits for no other."""
+    """Push the start of every flow that waits for no other, and what is wrong with NICs."""
     for f in range(len(world.flows)):
         if world.flows[f]["unmet"] == 0:
             port = world.ports[world.ends[2 * f]["port"]]
             push(world, world.flows[f]["start_ps"], TIMER, len(world.ends) + f, port)
+    for row in range(len(world.ingress)):
+        if (int(world.ports[row >> PRIORITY_SHIFT]["xoff"]) >> (row & (PRIORITIES - 1))) & 1:
+            arm_port_timer(world, row >> PRIORITY_SHIFT, world.ingress[row]["refresh_at_ps"])
 
 
 class Fabric:
@@ -97,6 +103,15 @@ class Fabric:
         if capture and scenario.frame_overhead == "peer":
             raise ConfigError('capture: frames without headers cannot be captured; set frame_overhead = "real"')
         self.profile = PROFILES[transport]
+        if self.profile.flow_control == "credits" and any(c.duplicate for c in self.topology.impairments.values()):
+            raise ConfigError(
+                f"link.impairments.duplicate: {transport} accounts for each frame once by its credits; leave it out"
+            )
+        if scenario.events and (self.profile.flow_control == "credits" or scenario.link.retry_bytes):
+            raise ConfigError(
+                f"events: what is under way on a line that fails is not told to credits or link.retry_bytes; leave "
+                f"out {transport if self.profile.flow_control == 'credits' else 'link.retry_bytes'}, or the events"
+            )
         self._capture = capture
         self.routes = self.topology.routes
         if self.routing == "weighted":
@@ -127,8 +142,16 @@ class Fabric:
         ends["port"] = topology.nic_port[ends["nic"]]
         hashes = [name_hash(self.seed, "ecmp", m.name, side) for m in self.messages for side in ("tx", "rx")]
         ends["entropy"] = [(value & 0xFFFFFFFF) - 2**31 for value in hashes]
-        ends["priority"] = scenario.priority
-        ports, ingress, switches = self._build_ports()
+        ends["priority"] = np.repeat(self.data_priorities, 2)
+        ends["answer_priority"] = ends["priority"] if scenario.ack_priority is None else scenario.ack_priority
+        ends["ecn"][0::2] = ECT if self.is_ecn_capable else NOT_ECT
+        ports = self._build_ports()
+        frame_bytes = data_wire_bytes(self.transport, scenario)
+        used = tuple(sorted({*ends["priority"].tolist(), *ends["answer_priority"].tolist()}))
+        memory = divide_memory(scenario.switch, self.transport, topology, self.flow_nics, used, frame_bytes)
+        self._start_storms(ports, memory.ingress)
+        memory.switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
+        dwrr, ports["weighted"] = share_lines(scenario.switch, topology, frame_bytes)
         impairments, ordinals, ports["impairment"] = build_impairments(
             self.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames
         )
@@ -147,31 +170,42 @@ class Fabric:
         schedule["free_count"] = event_rows
         schedule["slots"] = schedule["era_slots"] = -1
         schedule["bucket"] = -1
-        schedule["shift"] = bucket_shift(_longest_ps(ports, data_wire_bytes(self.transport, scenario)))
+        schedule["shift"] = bucket_shift(_longest_ps(ports, frame_bytes))
         engine["free_count"] = _FIRST_PACKETS
         engine["protocol"] = self.profile.protocol
         engine["pfc_quanta"] = scenario.switch.pause_quanta
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
+        engine["trim_priority"] = -1 if scenario.switch.trim_priority is None else scenario.switch.trim_priority
+        engine["retry_bytes"] = scenario.link.retry_bytes or 0
+        engine["largest_wire_bytes"] = frame_bytes
+        engine["is_credited"] = self.profile.flow_control == "credits"
+        engine["credit_refresh_ps"] = scenario.switch.credit_refresh_ps
+        watchdog = scenario.switch.watchdog if self.profile.flow_control == "pfc" else None
+        engine["watchdog_detect_ps"] = units.NEVER if watchdog is None else watchdog.detect_ps
+        engine["watchdog_restore_ps"] = units.NEVER if watchdog is None else watchdog.restore_ps
         engine["unfinished"] = n_flows
         engine["event_margin"] = event_margin
-        engine["is_peer_framing"] = scenario.frame_overhead == "peer"
-        engine["line_only_bytes"] = line_only_bytes(scenario)
+        engine["framing"] = framing_of(self.transport, scenario)
+        engine["line_only_bytes"] = line_only_bytes(self.transport, scenario)
         engine["is_tracing"] = bool(self._capture)
         engine["is_sharing"] = self.profile.is_ttpoe and scenario.ttpoe.shared_window
         if scenario.hosts.drain_rate_bps is not None:
             engine["drain_bytes"], engine["drain_ps"] = drain_ratio(scenario.hosts.drain_rate_bps)
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
-        engine["answer_priority"] = scenario.answer_priority
         arrays = world.World(
             engine=engine, schedule=schedule, nodes=nodes, far=rows.zeros(event_rows, EVENT),
             due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
-            ports=ports, queues=queues, ingress=ingress, switches=switches,
+            ports=ports, queues=queues, dwrr=dwrr, marking=set_marking(scenario.switch, topology, self.seed),
+            ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
+            credits=memory.credits, retries=prepare_retries(scenario.link.retry_bytes, topology, frame_bytes),
+            storms=np.zeros(n_ports * PRIORITIES if watchdog else 1, np.int64),
+            incidents=np.zeros(_INCIDENTS if watchdog else 1, INCIDENT),
             packets=_chain(rows.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, dependents=waiting, dependents_first=waiting_first, ends=ends,
             links=links, ring=ring, pools=pools, params=params, qps=qps,
-            roce_params=roce_params, kicks=np.zeros(n_ports, np.int32), **self._build_routing(switches),
+            roce_params=roce_params, kicks=np.zeros(n_ports, np.int32), **self._build_routing(memory.switches),
             impairments=impairments, ordinals=ordinals,
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
             series=np.zeros(series.ROWS, world.SERIES),
@@ -183,11 +217,11 @@ class Fabric:
         """By priority under PFC: int (n, 2), the NICs that send it and are sent to."""
         if self.profile.flow_control != "pfc":
             return {}
-        data, answers = self.flow_nics, self.flow_nics[:, ::-1]
-        priority, answer_priority = self.scenario.priority, self.scenario.answer_priority
-        if priority == answer_priority:
-            return {priority: np.concatenate([data, answers])}
-        return {priority: data, answer_priority: answers}
+        nics = np.concatenate([self.flow_nics, self.flow_nics[:, ::-1]])
+        ends = self.world.ends
+        priorities = np.concatenate([ends["priority"][0::2], ends["answer_priority"][1::2]])
+        lossless = (p for p in np.unique(priorities).tolist() if self.scenario.switch.rules(p).is_lossless)
+        return {priority: nics[priorities == priority] for priority in lossless}
 
     @property
     def warnings(self) -> list[str]:
@@ -200,7 +234,6 @@ class Fabric:
 
     def _build_routing(self, switches: np.ndarray) -> dict[str, np.ndarray]:
         topology, config = self.topology, self.scenario.routing
-        switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
         routing = np.zeros(1, ROUTING)
         routing[0] = (POLICIES[self.routing], config.flowlet_gap_ps, config.choices)
         rows = topology.switches << FLOWLET_SHIFT if self.routing == "flowlet" else 1
@@ -221,7 +254,7 @@ class Fabric:
         self.routes = routes
         self.world = self.world._replace(**self._groups(self.world.switches))
 
-    def _build_ports(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _build_ports(self) -> np.ndarray:
         scenario, topology = self.scenario, self.topology
         n_ports = len(topology.port_names)
         ports = rows.zeros(n_ports, world.PORT)
@@ -230,46 +263,42 @@ class Fabric:
         far = np.arange(n_ports) ^ 1
         pipeline_ps = np.where(topology.port_switch[far] >= 0, scenario.switch.pipeline_latency_ps, 0)
         ports["delay_ps"] = topology.delay_ps + pipeline_ps
-        ports["timer_pending_ps"] = units.NEVER
+        ports["timer_pending_ps"] = ports["stuck_until_ps"] = units.NEVER
         for name in ("line_head", "line_tail", "react_head", "react_tail", "blocked_head", "blocked_tail"):
             ports[name] = -1
         ports["far_switch"], ports["switch"] = topology.port_switch[far], topology.port_switch
         ports["is_captured"] = [name in self._capture for name in topology.port_names]
         ports["is_watched"][self.watched_port] = 1 + scenario.priority
-        ingress = rows.zeros(n_ports * PRIORITIES, INGRESS)
-        switches = rows.zeros(topology.switches, SWITCH)
-        headroom_bytes = np.zeros(topology.switches, np.int64)
-        if self.profile.is_lossless:
-            priorities = {scenario.priority, scenario.answer_priority}
-            switches["lossless_mask"] = sum(1 << p for p in priorities)
-            frame_bytes = data_wire_bytes(self.transport, scenario)
-            if scenario.switch.headroom_bytes is None:
-                _check_quanta(scenario.switch.pause_quanta, frame_bytes, len(priorities))
-            # A port towards an idle NIC needs no headroom, so that idle hosts change nothing.
-            busy = np.ones(n_ports, bool)
-            busy[topology.nic_port ^ 1] = False
-            busy[topology.nic_port[self.flow_nics.ravel()] ^ 1] = True
-            for i in np.flatnonzero(busy & (topology.port_switch >= 0)):
-                bound = scenario.switch.headroom_bytes or headroom_bound_bytes(
-                    frame_bytes, int(topology.rate_bps[i]), topology.one_way_ps(int(i)),
-                    scenario.switch.pause_reaction_ps, scenario.switch.pipeline_latency_ps, len(priorities),
+        return ports
+
+    def _start_storms(self, ports: np.ndarray, ingress: np.ndarray) -> None:
+        """A faulty NIC behaves as if a pause were due for renewal."""
+        topology, config = self.topology, self.scenario.hosts
+        for k, storm in enumerate(config.pause_storms):
+            if storm.host >= topology.hosts:
+                raise ConfigError(
+                    f"hosts.pause_storms.{k}.host: there is no host {storm.host}; the last one is {topology.hosts - 1}"
                 )
-                for p in priorities:
-                    ingress[i * PRIORITIES + p]["headroom_limit_bytes"] = bound
-                    headroom_bytes[topology.port_switch[i]] += bound
-        switches["shared_limit_bytes"] = scenario.switch.buffer_bytes - headroom_bytes
-        switches["alpha_q16"] = round(scenario.switch.alpha * 65_536)
-        switches["resume_offset_bytes"] = scenario.switch.resume_offset_bytes
-        most_bytes = int(headroom_bytes.max())
-        least = most_bytes + 2 * data_wire_bytes(self.transport, scenario)
-        if scenario.switch.buffer_bytes < least:
-            given = scenario.switch.buffer_bytes
-            needs = f"{most_bytes} for PFC headroom and room for two frames" if most_bytes else "two frames"
-            raise ConfigError(
-                f"switch.buffer_bytes: {given} is too small for {self.transport}, which needs {needs}; raise it to "
-                f"{least} at least"
-            )
-        return ports, ingress, switches
+            if any(other.host == storm.host for other in config.pause_storms[:k]):
+                raise ConfigError(f"hosts.pause_storms.{k}.host: host {storm.host} has a storm already; name another")
+            if self.profile.flow_control != "pfc":
+                continue
+            priority = self.scenario.priority if storm.priority is None else storm.priority
+            for i in topology.nic_port[topology.nics(storm.host)].tolist():
+                ports["xoff"][i] = 1 << priority
+                ports["stuck_until_ps"][i] = units.NEVER if storm.end_ps is None else storm.end_ps
+                ingress["refresh_at_ps"][i * PRIORITIES + priority] = storm.start_ps
+
+    @property
+    def data_priorities(self) -> np.ndarray:
+        """int8 (flows,): the priority of each flow's data."""
+        mine = self.scenario.priority
+        return np.array([mine if m.priority is None else m.priority for m in self.messages], np.int8)
+
+    @property
+    def is_ecn_capable(self) -> bool:
+        """Whether senders set ECT, so that switches may mark."""
+        return self.profile.protocol == world.ROCE and self.scenario.roce.ecn
 
     @property
     def watched_port(self) -> int:
@@ -442,16 +471,6 @@ def _choose_nics(topology: Topology, messages: list[Message]) -> np.ndarray:
                 raise ConfigError(f"workload.flows.{k}.nic: there is no NIC {number}; the last one is {both - 1}")
         chosen[k] = of_src[number], of_dst[number]
     return chosen
-
-
-def _check_quanta(pause_quanta: int, frame_bytes: int, priorities: int) -> None:
-    """A renewal goes out when half of a pause has passed, and may then wait for a frame and for other PFC frames."""
-    least = (frame_bytes + (priorities - 1) * PFC_WIRE_BYTES) // 32 + 1
-    if pause_quanta < least:
-        raise ConfigError(
-            f"switch.pause_quanta: {pause_quanta} end before a pause can be renewed behind a frame of {frame_bytes} "
-            f"bytes; raise it to {least} at least, or set switch.headroom_bytes yourself"
-        )
 
 
 def _longest_ps(ports: np.ndarray, largest_wire_bytes: int) -> int:

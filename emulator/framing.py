@@ -25,6 +25,11 @@ PEER_CONTROL_BYTES = 64
 line as in a buffer; PFC frames are as they are. So count simulators such as htsim, whose figures compare with nothing
 else."""
 
+ETHERNET, PEER, INFINIBAND = range(3)
+"""What is around a frame. InfiniBand's have LRH 8 and VCRC 2 in place of Ethernet 14, IPv4 20, UDP 8, FCS 4, preamble
+and gap 20; the symbols that delimit them are left out, so all of a frame is also in the buffer."""
+_NOT_INFINIBAND_BYTES = 14 + 20 + 8 + 4 + 20 - (8 + 2)
+
 _PAYLOAD = int(Opcode.PAYLOAD)
 
 
@@ -37,13 +42,14 @@ def is_data_frame(protocol, opcode):
 
 
 @kernel(export=True, inline=True)
-def frame_wire_bytes(protocol, is_peer, opcode, payload_bytes):
-    """Bytes on the line of one frame (int64); ``is_peer``: 1 to count as peers do."""
-    if is_peer != 0:
+def frame_wire_bytes(protocol, framing, opcode, payload_bytes):
+    """Bytes on the line of one frame (int64); ``framing``: one of the three above."""
+    if framing == PEER:
         return payload_bytes if is_data_frame(protocol, opcode) else PEER_CONTROL_BYTES
     if protocol == TTPOE:
         return max(HEADER_BYTES + payload_bytes, MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
-    return roce.wire_bytes(opcode, payload_bytes)
+    size = roce.wire_bytes(opcode, payload_bytes)
+    return size - _NOT_INFINIBAND_BYTES if framing == INFINIBAND else size
 
 
 def mtu_of(transport: str, scenario: ScenarioConfig) -> int:
@@ -51,18 +57,25 @@ def mtu_of(transport: str, scenario: ScenarioConfig) -> int:
     return scenario.ttpoe.mtu_bytes if PROFILES[transport].is_ttpoe else scenario.roce.mtu_bytes
 
 
-def line_only_bytes(scenario: ScenarioConfig) -> int:
+def framing_of(transport: str, scenario: ScenarioConfig) -> int:
+    """What is around a transport's frames: `ETHERNET`, `PEER` or `INFINIBAND`."""
+    if scenario.frame_overhead == "peer":
+        return PEER
+    return INFINIBAND if PROFILES[transport].is_infiniband else ETHERNET
+
+
+def line_only_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """What a frame takes on the line and not in a buffer."""
-    return 0 if scenario.frame_overhead == "peer" else LINE_ONLY_BYTES
+    return LINE_ONLY_BYTES if framing_of(transport, scenario) == ETHERNET else 0
 
 
 def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of a transport's largest frame."""
     protocol = PROFILES[transport].protocol
     opcode = _PAYLOAD if protocol == TTPOE else roce.WRITE_ONLY
-    is_peer = scenario.frame_overhead == "peer"
+    framing = framing_of(transport, scenario)
     return max(
-        int(frame_wire_bytes(protocol, is_peer, opcode, mtu_of(transport, scenario))),
+        int(frame_wire_bytes(protocol, framing, opcode, mtu_of(transport, scenario))),
         control_wire_bytes(transport, scenario),
     )
 
@@ -71,10 +84,10 @@ def control_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of an acknowledgement, and of all of TTPoE's frames without payload."""
     protocol = PROFILES[transport].protocol
     opcode = int(Opcode.ACK) if protocol == TTPOE else roce.ACKNOWLEDGE
-    return int(frame_wire_bytes(protocol, scenario.frame_overhead == "peer", opcode, 0))
+    return int(frame_wire_bytes(protocol, framing_of(transport, scenario), opcode, 0))
 
 
-def message_frames(protocol: int, mtu_bytes: int, size_bytes: int, is_peer: bool = False) -> ideal.Frames:
+def message_frames(protocol: int, mtu_bytes: int, size_bytes: int, framing: int = ETHERNET) -> ideal.Frames:
     """Bytes on the line of a message's data frames."""
     count = -(-size_bytes // mtu_bytes)
     last_bytes = size_bytes - (count - 1) * mtu_bytes
@@ -83,7 +96,7 @@ def message_frames(protocol: int, mtu_bytes: int, size_bytes: int, is_peer: bool
     if protocol == ROCE:
         opcodes = (roce.WRITE_FIRST if count > 1 else roce.WRITE_ONLY, roce.WRITE_MIDDLE, roce.WRITE_LAST)
     first, middle, last = (
-        int(frame_wire_bytes(protocol, is_peer, opcode, payload))
+        int(frame_wire_bytes(protocol, framing, opcode, payload))
         for opcode, payload in zip(opcodes, (first_bytes, first_bytes, last_bytes), strict=True)
     )
     return ideal.Frames(count, first, middle, last)

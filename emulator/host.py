@@ -129,10 +129,14 @@ def make_packet(world, e, k):
     engine = world.engine[0]
     is_data = is_data_frame(engine["protocol"], opcode)
     packet["wire_bytes"] = frame_wire_bytes(
-        engine["protocol"], engine["is_peer_framing"], opcode, row["payload_bytes"]
+        engine["protocol"], engine["framing"], opcode, row["payload_bytes"]
     )
     packet["kind"] = DATA if is_data else ANSWER
-    packet["priority"] = end["priority"] if is_data else world.engine[0]["answer_priority"]
+    if is_data:
+        packet["priority"] = end["priority"]
+        packet["ecn"] = end["ecn"]
+    else:
+        packet["priority"] = end["answer_priority"]
     return p
 
 

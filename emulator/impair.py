@@ -39,7 +39,8 @@ COUNTERS = (
 
 IS_CORRUPTED = 64
 """Bit of a packet's ``fate`` that it keeps from line to line."""
-_CAUSE = 63
+CAUSE = 63
+"""Mask of the cause in a packet's ``fate``."""
 
 # Streams of random numbers.
 _S_LOSS, _S_BAD_FCS, _S_CORRUPT, _S_DUPLICATE, _S_REORDER, _S_BURST = 0, 1, 2, 3, 4, 5
@@ -114,7 +115,7 @@ def _is_named(ordinals, row, n):
 
 
 @kernel
-def _cause_of_loss(row, ordinals, n, now_ps):
+def cause_of_loss(row, ordinals, n, now_ps):
     """Why the line loses frame ``n``, or 0."""
     if row["burst_begins"] != 0:
         turn = row["burst_ends"] if row["is_in_burst"] else row["burst_begins"]
@@ -159,7 +160,7 @@ def _copy(engine, packets, frames, p):
     """Another packet like ``p``."""
     q = take_packet(engine, packets)
     packet, copy = packets[p], packets[q]
-    for_pfc = packet["kind"] == PFC
+    for_pfc = packet["kind"] >= PFC
     copy["cookie"] = packet["cookie"] if for_pfc else q
     copy["wire_bytes"] = packet["wire_bytes"]
     copy["end"] = packet["end"]
@@ -167,6 +168,7 @@ def _copy(engine, packets, frames, p):
     copy["in_port"] = -1
     copy["kind"] = packet["kind"]
     copy["priority"] = packet["priority"]
+    copy["ecn"] = packet["ecn"]
     copy["fate"] = packet["fate"]
     frames[q]["opcode"] = frames[p]["opcode"]
     frames[q]["vc"] = frames[p]["vc"]
@@ -195,7 +197,7 @@ def enter_line(engine, row, ordinals, packets, frames, p, n, now_ps):
     """
     packet = packets[p]
     due_ps = max(packet["arrive_ps"], row["latest_ps"])
-    cause = _cause_of_loss(row, ordinals, n, now_ps)
+    cause = cause_of_loss(row, ordinals, n, now_ps)
     if cause != 0:
         packet["fate"] = int(packet["fate"]) | cause
         row["latest_ps"] = due_ps
@@ -271,9 +273,9 @@ def is_lost(engine, rows, packets, p, i, is_at_host):
     The line may have lost it; a RoCE host refuses what was corrupted on any line, as its ICRC shows.
     """
     fate = int(packets[p]["fate"])
-    if fate & _CAUSE:
-        rows[i]["counts"][fate & _CAUSE] += 1
-    elif is_at_host != 0 and engine["protocol"] == ROCE and packets[p]["kind"] != PFC:
+    if fate & CAUSE:
+        rows[i]["counts"][fate & CAUSE] += 1
+    elif is_at_host != 0 and engine["protocol"] == ROCE and packets[p]["kind"] < PFC:
         engine["bad_icrc"] += 1
     else:
         return 0

@@ -5,9 +5,10 @@ What was on the line is lost, what waits for it at a switch is dropped, and both
 
 from __future__ import annotations
 
-from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, switch_on_departure
+from emulator.buffer import PRIORITIES, PRIORITY_SHIFT
 from emulator.packet import CUT, free_packet
-from emulator.pfc import ask_resume, pause_for, resume
+from emulator.pfc import pause_for, resume
+from emulator.port import take_head
 from emulator.schedule import LINK_STATE, TIMER, push
 from ttpoe._jit import kernel
 from ttpoe.units import NEVER
@@ -38,21 +39,12 @@ def _flush(world, i, priority, now_ps):
     """Drop what waits at a switch's port ``i``; who was paused for its sake may go on."""
     port = world.ports[i]
     queue = world.queues[(i << PRIORITY_SHIFT) + priority]
-    switch = world.switches[port["switch"]]
     while queue["head"] >= 0:
-        p = int(queue["head"])
-        packet = world.packets[p]
-        queue["head"] = int(packet["next"])
-        in_port = int(packet["in_port"])
-        ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
-        size_bytes = int(packet["wire_bytes"]) - world.engine[0]["line_only_bytes"]
-        if switch_on_departure(switch, ingress, queue, size_bytes) != 0:
-            ask_resume(world, in_port, priority)
-            _try_again(world, in_port, now_ps)
+        p = take_head(world, port, queue, priority, now_ps)
+        _try_again(world, int(world.packets[p]["in_port"]), now_ps)
         port["link_down"] += 1
         world.engine[0]["lost"] += 1
         free_packet(world.engine[0], world.packets, p)
-    port["waiting"] = int(port["waiting"]) & ~(1 << priority)
 
 
 @kernel(export=True)

@@ -38,6 +38,9 @@ CE = 3
 DATA = 0
 ANSWER = 1
 PFC = 2
+CREDIT = 3
+LINK_ACK = 4
+"""Kinds from PFC on are of the link: they end at the far port, and have no header row."""
 
 LINE_ONLY_BYTES = 20
 """Preamble and gap take line time but no buffer."""

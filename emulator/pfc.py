@@ -110,8 +110,22 @@ def resume(world, i, priority, now_ps):
     port["paused"] = int(port["paused"]) & ~(1 << priority)
     queue["paused_ps"] += now_ps - queue["paused_since_ps"]
     queue["pause_until_ps"] = NEVER
+    if (int(port["storm"]) >> priority) & 1:
+        queue["paused_since_ps"] = now_ps
+        arm_port_timer(world, i, now_ps + world.engine[0]["watchdog_restore_ps"])
     engine = world.engine[0]
     engine["paused_count"] -= 1
+    sample_paused(engine, world.series, now_ps)
+
+
+@kernel(inline=True)
+def pause(world, i, priority, now_ps):
+    """Port ``i`` may not send ``priority`` from now on."""
+    engine = world.engine[0]
+    port = world.ports[i]
+    port["paused"] = int(port["paused"]) | (1 << priority)
+    world.queues[(i << PRIORITY_SHIFT) + priority]["paused_since_ps"] = now_ps
+    engine["paused_count"] += 1
     sample_paused(engine, world.series, now_ps)
 
 
@@ -119,15 +133,12 @@ def resume(world, i, priority, now_ps):
 def pause_for(world, i, priority, quanta, now_ps):
     """Port ``i`` may not send ``priority`` for so many quanta from now on."""
     port = world.ports[i]
-    queue = world.queues[(i << PRIORITY_SHIFT) + priority]
     if (int(port["paused"]) >> priority) & 1 == 0:
-        port["paused"] = int(port["paused"]) | (1 << priority)
-        queue["paused_since_ps"] = now_ps
-        engine = world.engine[0]
-        engine["paused_count"] += 1
-        sample_paused(engine, world.series, now_ps)
-    queue["pause_until_ps"] = now_ps + pause_ps(port, quanta)
-    arm_port_timer(world, i, queue["pause_until_ps"])
+        pause(world, i, priority, now_ps)
+        arm_port_timer(world, i, now_ps + world.engine[0]["watchdog_detect_ps"])
+    until_ps = now_ps + pause_ps(port, quanta)
+    world.queues[(i << PRIORITY_SHIFT) + priority]["pause_until_ps"] = until_ps
+    arm_port_timer(world, i, until_ps)
 
 
 @kernel
@@ -177,9 +188,14 @@ def on_port_timer(world, i, now_ps):
         p = int(port["react_head"])
         port["react_head"] = int(world.packets[p]["next"])
         take_effect(world, i, p, now_ps)
-    next_ps = NEVER
+    next_ps = port["stuck_until_ps"]
+    if next_ps <= now_ps:
+        port["stuck_until_ps"] = next_ps = NEVER
+        for priority in range(PRIORITIES):
+            if (int(port["xoff"]) >> priority) & 1:
+                ask_resume(world, i, priority)
     if port["react_head"] >= 0:
-        next_ps = world.packets[port["react_head"]]["arrive_ps"]
+        next_ps = min(next_ps, world.packets[port["react_head"]]["arrive_ps"])
     for priority in range(PRIORITIES):
         row = (i << PRIORITY_SHIFT) + priority
         if (int(port["paused"]) >> priority) & 1:

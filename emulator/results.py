@@ -14,10 +14,11 @@ from emulator.breakdown import quantile
 from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.conservation import arrived, check_conservation
 from emulator.engine import RunStatus
-from emulator.framing import control_wire_bytes, message_frames, mtu_of
+from emulator.framing import control_wire_bytes, framing_of, message_frames, mtu_of
 from emulator.impair import BAD_FCS, COUNTERS, DUPLICATED
 from emulator.roce import MAX_OUTSTANDING_PACKETS
 from emulator.series import collect_series, edges_ps, extend
+from emulator.watchdog import INCIDENTS
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
 
@@ -86,6 +87,8 @@ class RunResult:
     """Priority, switches and ports of lines that wait for each other for ever, which ended the run."""
     deadlock_told: str = ""
     """The same for a reader."""
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+    """The first 1000 that the watchdog acted on: time in us, what, port, priority; ``counters`` has their number."""
     digest: str = ""
 
     @property
@@ -157,8 +160,8 @@ def _why_unfinished(flow: np.void) -> str:
 def frames_of(fabric: Fabric, size_bytes: int) -> ideal.Frames:
     """Bytes on the line of the data frames of one of a fabric's messages."""
     transport, scenario = fabric.transport, fabric.scenario
-    is_peer = scenario.frame_overhead == "peer"
-    return message_frames(fabric.profile.protocol, mtu_of(transport, scenario), size_bytes, is_peer)
+    framing = framing_of(transport, scenario)
+    return message_frames(fabric.profile.protocol, mtu_of(transport, scenario), size_bytes, framing)
 
 
 def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
@@ -265,8 +268,10 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     ingress = w.ingress.reshape(-1, PRIORITIES)
     is_paused = (ports["paused"][:, None] >> np.arange(PRIORITIES)) & 1 != 0
     paused_ps = queues["paused_ps"] + np.where(is_paused, end_ps - queues["paused_since_ps"], 0)
+    storms = np.resize(w.storms, (len(ports), PRIORITIES))  # a single zero where there is no watchdog
     fates = np.where(ports["impairment"][:, None] >= 0, w.impairments["counts"][ports["impairment"]], 0)
     lost = fates[:, 1:BAD_FCS].sum(axis=1)
+    replayed = np.resize(w.retries["frames_replayed"], len(ports))
     port_rows = [
         {
             "name": name,
@@ -278,10 +283,14 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             "lost": int(lost[i]),
             "bad_fcs": int(fates[i, BAD_FCS]),
             "link_down": int(ports[i]["link_down"]),
+            "ecn_marked": int(w.marking["marked"][i]),
+            "trimmed": int(ports[i]["trimmed"]),
             "max_queue_bytes": int(queues[i]["max_bytes"].max()),
             "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),
             "xoffs_sent": int(ingress[i]["xoff_count"].sum()),
             "paused_us": float(paused_ps[i].sum()) / PS_PER_US,
+            "pause_storms": int(storms[i].sum()),
+            "frames_replayed": int(replayed[i]),
         }
         for i, name in enumerate(fabric.topology.port_names)
     ]
@@ -300,12 +309,18 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "pauses": int(w.ingress["xoff_count"].sum()),
         "paused_ps": int(paused_ps.sum()),
         "pfc_frames": int(engine["pfc_frames"]),
+        "ecn_marked": int(w.marking["marked"].sum()),
+        "trimmed": int(ports["trimmed"].sum()),
+        "link_replays": int(w.retries["replays"].sum()),
+        "frames_replayed": int(w.retries["frames_replayed"].sum()),
+        "credit_frames": int(engine["credit_frames"]),
+        "incidents": int(engine["incidents"]),
         "no_route": int(engine["no_route"]),
         "link_down": int(ports["link_down"].sum()),
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
-        "max_shared_bytes": int(w.switches["max_shared_bytes"].max()),
+        "max_shared_bytes": int(w.shared["max_bytes"].max()),
         "end_ps": end_ps,
     }
     impaired = dict(zip(COUNTERS, w.impairments["counts"][:, 1:].sum(axis=0).tolist(), strict=True))
@@ -345,6 +360,13 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         warnings=fabric.warnings,
         deadlock=None if fabric.deadlock is None else fabric.deadlock.named(fabric.topology),
         deadlock_told="" if fabric.deadlock is None else fabric.deadlock.told(fabric.topology),
+        incidents=[
+            {
+                "time_us": int(row["time_ps"]) / PS_PER_US, "what": INCIDENTS[int(row["what"])],
+                "port": fabric.topology.port_names[int(row["port"])], "priority": int(row["priority"]),
+            }
+            for row in w.incidents[: int(engine["incidents"])]
+        ],
         digest=digest.hexdigest(),
     )
 

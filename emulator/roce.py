@@ -27,6 +27,7 @@ QP = np.dtype(
             "timer_at_ps", "retries",
             # responder
             "expected", "is_nak_sent", "unacknowledged", "rx_bytes", "msn",
+            "trimmed",  # first packet beyond a gap of which only headers came, since the last NAK; 0: none
             # counters
             "packets_resent", "bytes_resent", "timeouts", "naks_sent", "naks_received", "acks_sent",
             "duplicates_received", "dropped_stale",
@@ -157,15 +158,21 @@ def roce_on_frame(qp, params, frame, now_ps, out, n_out):
     Notes
     -----
     Source: IBTA 9.7.5 (responder: in order, duplicate, sequence error NAK once until the expected PSN comes) and
-    9.7.7 (requester: an acknowledgement is cumulative, a sequence-error NAK implies all before its PSN).
+    9.7.7 (requester: an acknowledgement is cumulative, a sequence-error NAK implies all before its PSN). A WRITE
+    without payload was trimmed by a switch: it shows a gap at its own PSN, each time it comes; headers overtake
+    payloads, so one that comes too early is remembered. This is ours.
     """
     psn = frame["psn"]
     if int(frame["opcode"]) != ACKNOWLEDGE:
         distance = psn_diff(psn, (qp["initial_psn"] + qp["expected"]) & PSN_MASK)
-        if distance > 0:
-            if qp["is_nak_sent"] != 0:
+        is_trimmed = frame["payload_bytes"] == 0
+        if distance > 0 or (distance == 0 and is_trimmed):
+            if qp["is_nak_sent"] != 0 and distance > 0:
+                if is_trimmed and (qp["trimmed"] == 0 or qp["expected"] + distance < qp["trimmed"]):
+                    qp["trimmed"] = qp["expected"] + distance
                 return n_out
             qp["is_nak_sent"] = 1
+            qp["trimmed"] = 0
             qp["naks_sent"] += 1
             return _answer(qp, SYNDROME_NAK_SEQUENCE, qp["initial_psn"] + qp["expected"], out, n_out)
         if distance < 0:
@@ -179,6 +186,14 @@ def roce_on_frame(qp, params, frame, now_ps, out, n_out):
         is_last = int(frame["opcode"]) == WRITE_LAST or int(frame["opcode"]) == WRITE_ONLY
         if is_last:
             qp["msn"] += 1
+        if qp["trimmed"] != 0 and qp["trimmed"] <= qp["expected"]:
+            is_next = qp["trimmed"] == qp["expected"] and not is_last
+            qp["trimmed"] = 0
+            if is_next:
+                qp["is_nak_sent"] = 1
+                qp["naks_sent"] += 1
+                qp["unacknowledged"] = 0
+                return _answer(qp, SYNDROME_NAK_SEQUENCE, qp["initial_psn"] + qp["expected"], out, n_out)
         if is_last or qp["unacknowledged"] >= params["ack_every_packets"]:
             qp["unacknowledged"] = 0
             qp["acks_sent"] += 1

@@ -19,9 +19,10 @@ def record(world, i, p, is_out, now_ps):
     row["is_out"] = is_out
     row["kind"] = packet["kind"]
     row["priority"] = packet["priority"]
+    row["ecn"] = packet["ecn"]
     row["is_corrupted"] = int(packet["fate"]) != 0
     row["end"] = packet["end"]
-    if packet["kind"] != PFC:
+    if packet["kind"] < PFC:
         row["frame"]["opcode"] = world.frames[p]["opcode"]
         row["frame"]["vc"] = world.frames[p]["vc"]
         row["frame"]["tx_seq"] = world.frames[p]["tx_seq"]

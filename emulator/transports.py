@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from emulator.world import ROCE, TTPOE
 
-TransportName = Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce"]
+TransportName = Literal["ttpoe", "ttpoe-pfc", "roce-pfc", "roce", "ib"]
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,15 @@ class Profile:
     protocol : int
         `emulator.world.TTPOE` or `ROCE`: whose endpoint kernels hosts run.
     flow_control : str
-        Of links: ``none`` (the switch is drop-tail) or ``pfc``.
+        Of links: ``none`` (the switch is drop-tail), ``pfc`` or ``credits``.
+    is_infiniband : bool
+        Whether frames of :mod:`emulator.roce` are InfiniBand's: no Ethernet, IP and UDP around them.
     """
 
     name: TransportName
     protocol: int
-    flow_control: Literal["none", "pfc"] = "none"
+    flow_control: Literal["none", "pfc", "credits"] = "none"
+    is_infiniband: bool = False
 
     @property
     def is_ttpoe(self) -> bool:
@@ -48,6 +51,7 @@ PROFILES: dict[str, Profile] = {
         Profile("ttpoe-pfc", TTPOE, flow_control="pfc"),
         Profile("roce-pfc", ROCE, flow_control="pfc"),
         Profile("roce", ROCE),
+        Profile("ib", ROCE, flow_control="credits", is_infiniband=True),
     )
 }
 assert tuple(PROFILES) == get_args(TransportName)

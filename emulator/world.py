@@ -30,10 +30,14 @@ ENGINE = np.dtype(
         "drain_bytes", "drain_ps",  # a reader takes so many bytes in so much time; 0 bytes: all at once
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps", "series_kept",
-        "answer_priority", "no_route",
-        "is_peer_framing", "line_only_bytes",  # what frames are made of; see framing.py
+        "no_route",
+        "framing", "line_only_bytes",  # what frames are made of; see framing.py
         "event_margin",  # events that one event may add
         "stop",  # number of the change for which the loop returned
+        "retry_bytes", "largest_wire_bytes",  # replay buffer of each line; 0: none
+        "trim_priority",  # of frames cut to their headers; -1: none are
+        "is_credited", "credit_refresh_ps", "credit_frames",
+        "watchdog_detect_ps", "watchdog_restore_ps", "incidents",  # detect: NEVER without a watchdog
     ),
     align=True,
 )
@@ -53,7 +57,7 @@ PORT = whole_lines(
             "ps_per_byte",  # 0 where the division is not exact
         ),
         ("line_head", "i4"), ("line_tail", "i4"),  # frames on the line, in order; the head's arrival is scheduled
-        ("pfc_due", "i2"),  # bit n: the peer is to be told about priority n, ahead of all frames
+        ("pfc_due", "i2"),  # bit n: the peer is to be told about priority n (pauses or credits), ahead of all frames
         ("pfc_last", "i2"),  # the priority that it was told about last
         ("switch", "i4"), ("far_switch", "i4"),  # what the port and its line's end belong to; -1: a host
         ("waiting", "i2"), ("paused", "i2"),  # bit n: priority n has something to send, is paused by the peer
@@ -63,11 +67,17 @@ PORT = whole_lines(
         ("impairment", "i4"),  # row of ``impairments`` for its line, or -1
         # the next line of the cache: what each frame sent touches first
         *_int64("tx_frames", "tx_bytes", "rate_bps"),
+        ("weighted", "i2"),  # bit n: priority n shares the line by weight
+        ("storm", "i2"),  # bit n: the watchdog drops what priority n would send
+        ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
         *_int64(
             "timer_pending_ps", "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
         ),
         ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
-        ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
+        *_int64(
+            "trimmed",  # frames that were to leave by it, cut to their headers
+            "stuck_until_ps",  # hosts: a faulty NIC pauses its peer's priorities ``xoff`` until then
+        ),
         ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
         ("link_down", "i4"),  # frames lost since its line was down, was where they were, or went down before they left
         ("cut", "i4"),  # of those: frames that were on the line
@@ -82,6 +92,8 @@ END = whole_lines(
         ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
         ("entropy", "i4"),  # hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
+        ("answer_priority", "i1"),
+        ("ecn", "i1"),  # ECN field of its data frames
     ],
 )
 """One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index."""
@@ -98,7 +110,7 @@ FLOW = np.dtype(
 TRACE = np.dtype(
     [
         ("time_ps", "i8"), ("cookie", "i8"), ("port", "i4"), ("is_out", "i1"), ("kind", "i1"), ("priority", "i1"),
-        ("is_corrupted", "i1"), ("end", "i4"), ("frame", FRAME),
+        ("ecn", "i1"), ("is_corrupted", "i1"), ("end", "i4"), ("frame", FRAME),
     ],
     align=True,
 )
@@ -124,6 +136,14 @@ class World(NamedTuple):
     queues: np.ndarray  # (ports * 8,)
     ingress: np.ndarray  # (ports * 8,)
     switches: np.ndarray
+    shared: np.ndarray  # SHARED: pools of the switches
+    rules: np.ndarray  # RULES, (switches * 8,)
+    credits: np.ndarray  # CREDITS, (ports * 8,) where links have them, else (1,)
+    retries: np.ndarray  # RETRY, (ports,) where links retry, else (1,)
+    dwrr: np.ndarray  # DWRR, (ports,) where any priority has a weight, else (1,)
+    storms: np.ndarray  # int64 (ports * 8,): pause storms, by the queue that they stopped
+    incidents: np.ndarray  # INCIDENT: the first ones
+    marking: np.ndarray  # MARKING, (ports,)
     packets: np.ndarray
     frames: np.ndarray  # FRAME, (packets,)
     roce_frames: np.ndarray  # the same memory as ROCE_FRAME

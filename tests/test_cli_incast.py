@@ -73,7 +73,7 @@ def test_the_shape_of_the_json(ttpoe: Cli) -> None:
     for run in told["runs"]:
         assert list(run) == RUN_KEYS
         assert list(run["fct_us"]) == ["min", "p50", "p99", "max"]
-        assert set(run["drop_causes"]) == {"queue_threshold", "buffer_full", "headroom_full"}
+        assert set(run["drop_causes"]) == {"queue_threshold", "buffer_full", "headroom_full", "watchdog"}
         assert run["flows"] == run["finished"] == 3
         fct = run["fct_us"]
         assert 0 < fct["min"] <= fct["p50"] <= fct["p99"] <= fct["max"]

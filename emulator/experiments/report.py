@@ -74,6 +74,7 @@ def write_results(
         row["errors"] = result.errors
         row["warnings"] = result.warnings
         row["deadlock"] = result.deadlock
+        row["incidents"] = result.incidents
         row["counters"] = result.counters
         if (result.transport, result.routing) not in seen:
             seen.add((result.transport, result.routing))

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from emulator.quantities import STRICT, Bytes, ConfigError, Host, Picoseconds
+from emulator.quantities import STRICT, Bytes, ConfigError, Host, Picoseconds, Priority
 from emulator.workloads.message import (
     Message,
     Numbering,
@@ -36,6 +36,8 @@ class FlowConfig:
     start_ps: Picoseconds = 0
     nic: Nic | None = None
     """Which NIC of both hosts, where they have several; None: a host's messages take its NICs in turn."""
+    priority: Priority | None = None
+    """Of its data; None: the scenario's."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -53,7 +55,11 @@ class FlowListConfig:
             if flow.src == flow.dst:
                 raise ConfigError(f"workload.flows.{k}.dst: a host cannot send to itself; name another than {flow.src}")
             ordinal = numbering.next(flow.src, flow.dst)
-            messages.append(Message(flow.src, flow.dst, flow.size_bytes, flow.start_ps, ordinal, flow.nic))
+            messages.append(
+                Message(
+                    flow.src, flow.dst, flow.size_bytes, flow.start_ps, ordinal, flow.nic, priority=flow.priority
+                )
+            )  # fmt: skip
         if not messages:
             raise ConfigError("workload.flows: there is no flow; name at least one")
         return Workload(messages)

@@ -59,6 +59,8 @@ class Message:
     """How many of ``after``; None: all."""
     delay_ps: int = 0
     """From then to its start: what its sender computes."""
+    priority: int | None = None
+    """Of its data; None: the scenario's."""
 
     @property
     def name(self) -> str:

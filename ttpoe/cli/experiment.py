@@ -153,6 +153,8 @@ def _captured_ports(capture: str | None, out: Path | None, scenario: ScenarioCon
         return frozenset()
     if out is None:
         raise click.UsageError("--capture needs --out DIR to write to")
+    if "ib" in scenario.transports:
+        raise click.UsageError("--capture: InfiniBand frames are no Ethernet frames; leave the transport ib out")
     if capture == "all":
         from emulator.fabric import Fabric
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from enum import IntEnum
 
 from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_frame
-from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready, wake_blocked
+from emulator.host import (
+    host_on_frame,
+    host_on_timer,
+    host_on_wake,
+    host_start_flow,
+    make_packet,
+    note_ready,
+    wake_blocked,
+)
 from emulator.packet import DATA, LINE_ONLY_BYTES, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import enqueue, kick, start_if_idle, take_arrival
@@ -154,9 +162,12 @@ def run(world, until_ps, max_events):
         elif index < len(world.ends):
             answering_end = index
             answers = host_on_timer(world, index, now_ps)
-        else:
+        elif index < len(world.ends) + len(world.flows):
             answering_end = 2 * (index - len(world.ends))
             answers = host_start_flow(world, answering_end >> 1, now_ps)
+        else:
+            answering_end = index - len(world.ends) - len(world.flows)
+            host_on_wake(world, answering_end, now_ps)
         if answering_end >= 0:
             nic = int(world.ends[answering_end]["port"])
             for k in range(answers):

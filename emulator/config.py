@@ -26,11 +26,11 @@ from emulator.quantities import (
     Picoseconds,
     PositivePicoseconds,
     Priority,
-    quantity,
 )
 from emulator.roce_config import DcqcnConfig, RoceConfig, SelectiveConfig
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
+from emulator.switching import EcnConfig, SwitchConfig
 from emulator.transports import (
     DEFAULT_TRANSPORTS,
     PROFILES,
@@ -90,25 +90,6 @@ class HostConfig:
     """In order and not yet read, per link; a PAYLOAD beyond it is refused with NACK_FULL."""
     drain_rate_bps: Annotated[Bps, AfterValidator(_countable)] | None = None
     """Of each reader; None: it reads at once, and the buffer never fills."""
-
-
-@dataclass(frozen=True, config=STRICT)
-class SwitchConfig:
-    """A shared-buffer, store-and-forward switch. No default is universal: each is a parameter."""
-
-    buffer_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(gt=0, le=2**40, strict=True)] = 12_000_000
-    """Headroom included; 12 MB is of the Trident II class."""
-    alpha: Annotated[float, Field(ge=1 / 1024, le=64, strict=True)] = 1.0
-    """Dynamic threshold factor (Choudhury and Hahne), rounded to a multiple of 1/65536."""
-    headroom_bytes: Bytes | None = None
-    """Per lossless (port, priority); None: the bound of :func:`emulator.topology.headroom_bound_bytes`."""
-    resume_offset_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(ge=0, le=2**40, strict=True)] = 3_000
-    """XON this far below the threshold (HPCC's switch)."""
-    pipeline_latency_ps: Picoseconds = 0
-    pause_quanta: Annotated[int, Field(ge=1, le=65_535, strict=True)] = 65_535
-    """Of each pause; renewed at half. Too few to be renewed in time need a ``headroom_bytes`` of your own."""
-    pause_reaction_ps: Picoseconds = 0
-    """From the last bit of a PFC frame to its effect on the sender."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -324,6 +305,7 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
+    "switch.ecn": (EcnConfig,),
     "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_frame
+from emulator.ecn import mark
 from emulator.host import (
     host_on_frame,
     host_on_timer,
@@ -18,7 +19,7 @@ from emulator.host import (
     note_ready,
     wake_blocked,
 )
-from emulator.packet import DATA, LINE_ONLY_BYTES, PFC, free_packet
+from emulator.packet import DATA, ECT, LINE_ONLY_BYTES, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import enqueue, kick, start_if_idle, take_arrival
 from emulator.routing import choose_port
@@ -74,6 +75,8 @@ def _switch_arrival(world, i, p, now_ps):
         world.flows[int(packet["end"]) >> 1]["drops"] += 1
         free_packet(engine, world.packets, p)
         return
+    if int(packet["ecn"]) == ECT:
+        mark(world.marking[out_port], packet, queue["bytes"] - size_bytes)
     packet["in_port"] = in_port
     enqueue(world, out_port, p)
     kick(world, out_port)

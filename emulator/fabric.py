@@ -14,14 +14,16 @@ import numpy as np
 from emulator import roce, series, world
 from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
+from emulator.ecn import no_marking
 from emulator.engine import MARGIN, RunStatus, run
-from emulator.packet import PACKET
+from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.queue_pairs import build_roce
 from emulator.results import RunResult, collect
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
+from emulator.switching import EcnConfig
 from emulator.topology import Topology, headroom_bound_bytes
 from emulator.workload import Message, hosts_needed, make_messages, name_hash
 from ttpoe import state, units
@@ -115,6 +117,7 @@ class Fabric:
         ]
         ends["entropy"] = np.array(hashes, np.uint32).view(np.int32)
         ends["priority"] = scenario.priority
+        ends["ecn"][0::2] = ECT if self.is_ecn_capable else NOT_ECT
         ports, ingress, switches = self._build_ports()
         queues = np.zeros(n_ports * PRIORITIES, QUEUE)
         for name in ("head", "tail", "ready_head", "ready_tail"):
@@ -149,7 +152,7 @@ class Fabric:
             engine=engine, schedule=schedule, nodes=nodes, far=np.zeros(event_rows, EVENT),
             due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
-            ports=ports, queues=queues, ingress=ingress, switches=switches,
+            ports=ports, queues=queues, ingress=ingress, switches=switches, marking=self._build_marking(),
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, **build_roce(self, ends, ports),
@@ -229,6 +232,18 @@ class Fabric:
             )
         return ports, ingress, switches
 
+    def _build_marking(self) -> np.ndarray:
+        topology, ecn = self.topology, self.scenario.switch.ecn
+        if ecn is None and self.profile.is_ect:
+            ecn = EcnConfig()
+        rows = no_marking(len(topology.port_names))
+        if ecn is not None:
+            for i in np.flatnonzero(topology.port_switch >= 0).tolist():
+                kmin, kmax, pmax = ecn.thresholds(int(topology.rate_bps[i]))
+                turn = name_hash(self.seed, "ecn", topology.port_names[i]) & 0xFFFFFFFF
+                rows[i] = (kmin, kmax, round(pmax * 2**32), turn, 0)
+        return rows
+
     def _place_bad_fcs_frames(self, ports: np.ndarray) -> np.ndarray:
         """Give each port its range in the list of ordinals; returns the list."""
         ordinals: list[int] = []
@@ -242,6 +257,11 @@ class Fabric:
     def is_paced(self) -> bool:
         """Whether ends have a rate that may be below their line's."""
         return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.rate_bps is not None)
+
+    @property
+    def is_ecn_capable(self) -> bool:
+        """Whether senders set ECT, so that switches may mark."""
+        return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.ecn)
 
     @property
     def watched_port(self) -> int:

@@ -146,9 +146,13 @@ def make_packet(world, e, k):
         size = roce_wire_bytes(opcode, row["payload_bytes"], world.roce_params[0]["header_bytes"])
     packet["wire_bytes"] = size
     packet["kind"] = DATA if is_data else ANSWER
-    packet["priority"] = end["priority"] if is_data else world.engine[0]["answer_priority"]
-    if opcode == CNP:
+    if is_data:
+        packet["priority"] = end["priority"]
+        packet["ecn"] = end["ecn"]
+    elif opcode == CNP:
         packet["priority"] = world.engine[0]["cnp_priority"]
+    else:
+        packet["priority"] = world.engine[0]["answer_priority"]
     return p
 
 

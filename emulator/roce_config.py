@@ -29,6 +29,8 @@ class RoceConfig:
     retry_limit: Annotated[int, Field(ge=1, le=7, strict=True)] = 7
     """Timeouts in a row that are retried; one more and the QP fails. The verbs API has three bits for it."""
     ack_every_packets: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 1
+    ecn: Annotated[bool, Field(strict=True)] = False
+    """Data is ECN-capable, ECT(0), under transports too that do not answer marks; ``roce-dcqcn`` always is."""
 
     @model_validator(mode="after")
     def _check(self) -> RoceConfig:

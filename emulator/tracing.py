@@ -19,6 +19,7 @@ def record(world, i, p, is_out, now_ps):
     row["is_out"] = is_out
     row["kind"] = packet["kind"]
     row["priority"] = packet["priority"]
+    row["ecn"] = packet["ecn"]
     row["end"] = packet["end"]
     if packet["kind"] != PFC:
         row["frame"]["opcode"] = world.frames[p]["opcode"]

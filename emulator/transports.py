@@ -64,7 +64,7 @@ class Profile:
 
     @property
     def is_ect(self) -> bool:
-        """Whether switches may mark its data in place of dropping or pausing it."""
+        """Whether its data is ECN-capable, switches mark it by default, and receivers answer marks."""
         return self.congestion_control == "dcqcn"
 
     def fault(self) -> str | None:

@@ -78,6 +78,7 @@ END = np.dtype(
         ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
         ("entropy", "i4"),  # 32-bit hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
+        ("ecn", "i1"),  # ECN field of its data frames
     ],
     align=True,
 )
@@ -90,7 +91,7 @@ FLOW = np.dtype(
 TRACE = np.dtype(
     [
         ("time_ps", "i8"), ("cookie", "i8"), ("port", "i4"), ("is_out", "i1"), ("kind", "i1"), ("priority", "i1"),
-        ("end", "i4"), ("frame", FRAME),
+        ("ecn", "i1"), ("end", "i4"), ("frame", FRAME),
     ],
     align=True,
 )
@@ -116,6 +117,7 @@ class World(NamedTuple):
     queues: np.ndarray  # (ports * 8,)
     ingress: np.ndarray  # (ports * 8,)
     switches: np.ndarray
+    marking: np.ndarray  # MARKING, (ports,)
     packets: np.ndarray
     frames: np.ndarray  # FRAME, (packets,)
     roce_frames: np.ndarray  # the same memory as ROCE_FRAME

@@ -91,14 +91,14 @@ def _decrease(rate, params, now_ps):
 
 @kernel
 def _increase(rate, params):
-    """Fast recovery towards the target; after ``threshold`` of them the target grows, at last by leaps."""
+    """Fast recovery towards the target; after ``threshold`` of them the target grows, faster after as many of both."""
     fewer, more = rate["timer_count"], rate["byte_count"]
     if fewer > more:
         fewer, more = more, fewer
     if more >= params["threshold"]:
         step_bps = params["additive_bps"]
         if fewer > params["threshold"]:
-            step_bps = params["hyper_bps"] * (fewer - params["threshold"])
+            step_bps = params["hyper_bps"]
         rate["target_bps"] = min(rate["target_bps"] + step_bps, rate["line_bps"])
     rate["rate_bps"] = (rate["rate_bps"] + rate["target_bps"] + 1) >> 1
 

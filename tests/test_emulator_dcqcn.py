@@ -135,8 +135,10 @@ class Model:
 
 @given(
     preset=st.sampled_from(["nic", "paper"]),
-    script=st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 3, 50, 400, 3000]), st.integers(0, 10**6)), max_size=60),
-)  # fmt: skip
+    script=st.lists(
+        st.tuples(st.booleans(), st.sampled_from([0, 1, 3, 50, 400, 3000]), st.integers(0, 10**6)), max_size=60
+    ),
+)
 @examples(200)
 def test_rates_follow_the_formulas(preset: str, script: list[tuple[bool, int, int]]) -> None:
     """Whatever comes when; to the rounding of alpha, which is a part in 10^5."""
@@ -266,7 +268,7 @@ def test_a_mark_becomes_a_notification_and_that_a_lower_rate() -> None:
 @COMPILED
 @pytest.mark.parametrize(("preset", "senders"), [("paper", 8), ("paper", 16), ("nic", 4)])
 def test_an_incast_settles_without_pauses_and_shares_evenly(preset: str, senders: int) -> None:
-    """Zhu et al. 2015, section 6: with ECN thresholds below PFC's, flows converge and pauses end with the first burst."""
+    """Zhu et al. 2015, section 6: with thresholds below PFC's, flows converge and pauses end with the first burst."""
     result = result_of(incast(senders, 20_000_000, dcqcn={"preset": preset}), "roce-dcqcn")
     assert result.unfinished == []
     assert result.summary()["jain"] > 0.98

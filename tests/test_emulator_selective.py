@@ -55,7 +55,7 @@ def test_a_packet_out_of_order_is_placed_and_told(kind: str) -> None:
     assert not pair.bits.any()
 
 
-@pytest.mark.parametrize("lost", [set(k for k in range(7) if bits >> k & 1) for bits in range(1, 2**6)])
+@pytest.mark.parametrize("lost", [{k for k in range(7) if bits >> k & 1} for bits in range(1, 2**6)])
 def test_each_pattern_of_losses_costs_what_was_lost(lost: set[int]) -> None:
     """Seven packets of which the last arrives, so that it tells of all before it: each lost one is resent, once."""
     pair = Pair(7000, recovery="selective", psn=PSN_MASK - 3)
@@ -147,7 +147,8 @@ def test_a_gap_that_stays_is_told_once_in_a_while() -> None:
     for k, now_us in ((1, 0), (2, 50), (3, 99), (4, 100), (5, 150), (6, 199), (7, 200)):
         pair.now_ps = now_us * US
         answers.append(pair.give(1, sent[k]))
-    assert [answer_of(answer)[0] == SYNDROME_NAK_SEQUENCE for answer in answers] == [False] * 3 + [True, False, False, True]
+    is_told = [answer_of(answer)[0] == SYNDROME_NAK_SEQUENCE for answer in answers]
+    assert is_told == [False] * 3 + [True, False, False, True]
     for answer in answers[:4]:
         pair.give(0, answer)  # type: ignore[arg-type]
     assert psns(pair.send_all()) == [0]  # not 5 and on, which may be on their way
@@ -161,8 +162,10 @@ def test_a_gap_that_stays_is_told_once_in_a_while() -> None:
     assert pair.now_ps >= RTO_PS
 
 
-@given(st.sampled_from(KINDS), st.integers(1, 40), st.sampled_from([0, 1, PSN_MASK - 5, PSN_MASK]), st.integers(1, 4),
-       st.integers(1, SLOTS), st.lists(st.sampled_from(["ok", "ok", "ok", "lose", "twice", "late"]), max_size=200))  # fmt: skip
+@given(
+    st.sampled_from(KINDS), st.integers(1, 40), st.sampled_from([0, 1, PSN_MASK - 5, PSN_MASK]), st.integers(1, 4),
+    st.integers(1, SLOTS), st.lists(st.sampled_from(["ok", "ok", "ok", "lose", "twice", "late"]), max_size=200),
+)  # fmt: skip
 @settings(max_examples=300)
 def test_everything_arrives_once(
     kind: str, packets: int, psn: int, every: int, window: int, fates: list[str]
@@ -215,7 +218,7 @@ def every_256th(frames: int) -> list[int]:
 
 @COMPILED
 def test_go_back_0_delivers_nothing_where_go_back_n_is_healthy() -> None:
-    """Guo et al. 2016, section 4.1: one loss in 256 packets, messages of 4 MB and 1 KB packets, the line always busy."""
+    """Guo et al. 2016, section 4.1: one loss in 256 packets, messages of 4 MB in packets of 1 KB, a busy line."""
     values = incast(
         1, 4_000_000, roce={"mtu_bytes": 1024}, until_ps="20ms",
         topology={"links": [{"hosts": [1], "bad_fcs_frames": every_256th(400_000)}]},

@@ -279,6 +279,10 @@ class ScenarioConfig:
             raise ValueError(f"transports: there is no {unknown[0]!r}; there are " + ", ".join(known))
         if len(set(self.transports)) != len(self.transports):
             raise ValueError("transports: one of them is named twice")
+        marked = [name for name in self.transports if self.profile(name).is_ect]
+        if self.roce.version == 1 and (marked or self.roce.ecn):
+            what = f"leave out {marked[0]}, which needs one" if marked else "set ecn = false"
+            raise ValueError(f"roce.version: RoCEv1 frames have no ECN field; {what}, or make it 2")
         if self.routings is not None and (not self.routings or len(set(self.routings)) != len(self.routings)):
             raise ValueError("routings: name one or more of " + ", ".join(POLICIES) + ", each once")
         return self

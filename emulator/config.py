@@ -22,7 +22,10 @@ from emulator.quantities import (
     Bytes,
     ConfigError,
     Host,
+    Impairments,
     Mtu,
+    OptionalImpairments,
+    Ordinal,
     Picoseconds,
     PositivePicoseconds,
     Priority,
@@ -30,7 +33,7 @@ from emulator.quantities import (
 from emulator.roce_config import DcqcnConfig, RoceConfig, SelectiveConfig
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
-from emulator.switching import EcnConfig, SwitchConfig
+from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig, WatchdogConfig
 from emulator.transports import (
     DEFAULT_TRANSPORTS,
     PROFILES,
@@ -43,6 +46,7 @@ from emulator.transports import (
     WindowLimit,
 )  # fmt: skip
 from ttpoe import constants, units
+from ttpoe.impairments import ImpairmentConfig
 
 assert set(get_args(RoutingName)) == set(POLICIES)
 assert set(get_args(Recovery)) == set(roce.RECOVERIES)
@@ -55,6 +59,8 @@ class LinkConfig:
     rate_bps: Bps = 100_000_000_000
     delay_ps: Picoseconds = units.PS_PER_US
     """Propagation, one way."""
+    impairments: Impairments = ImpairmentConfig()
+    """What each way of the cable does to frames, drawn on its own."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -64,7 +70,11 @@ class HostLinkConfig:
     hosts: tuple[Host, ...]
     rate_bps: Bps | None = None
     delay_ps: Picoseconds | None = None
-    bad_fcs_frames: tuple[Annotated[int, Field(ge=1, lt=2**62, strict=True)], ...] = ()
+    impairments: OptionalImpairments = None
+    """In place of those of the scenario's ``link``."""
+    impaired_ways: Literal["both", "from_host", "to_host"] = "both"
+    """Which ways of the cable ``impairments`` are of."""
+    bad_fcs_frames: tuple[Ordinal, ...] = ()
     """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
 
 
@@ -83,6 +93,24 @@ def _countable(rate_bps: int) -> int:
 
 
 @dataclass(frozen=True, config=STRICT)
+class PauseStormConfig:
+    """A faulty host: all its NICs pause their switch, and renew the pause, under transports with PFC."""
+
+    host: Host
+    start_ps: Picoseconds = 0
+    end_ps: PositivePicoseconds | None = None
+    """None: never."""
+    priority: Priority | None = None
+    """None: the scenario's."""
+
+    @model_validator(mode="after")
+    def _check(self) -> PauseStormConfig:
+        if self.end_ps is not None and self.end_ps <= self.start_ps:
+            raise ValueError(f"end_ps {self.end_ps} is not after start_ps {self.start_ps}; raise it")
+        return self
+
+
+@dataclass(frozen=True, config=STRICT)
 class HostConfig:
     """What reads a host's TTPoE links: one reader for each. RoCE writes to memory that is always there."""
 
@@ -90,6 +118,8 @@ class HostConfig:
     """In order and not yet read, per link; a PAYLOAD beyond it is refused with NACK_FULL."""
     drain_rate_bps: Annotated[Bps, AfterValidator(_countable)] | None = None
     """Of each reader; None: it reads at once, and the buffer never fills."""
+    pause_storms: tuple[PauseStormConfig, ...] = ()
+    """Faulty hosts, one storm each at most."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -171,6 +201,8 @@ class FlowConfig:
     start_ps: Picoseconds = 0
     nic: Annotated[int, Field(ge=0, lt=64, strict=True)] | None = None
     """Which NIC of both hosts, where they have several; None: a host's messages take its NICs in turn."""
+    priority: Priority | None = None
+    """Of its data; None: the scenario's."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -265,7 +297,7 @@ class ScenarioConfig:
 
     @property
     def answer_priority(self) -> int:
-        """Priority of ACK, NACK and the like."""
+        """Priority of ACK, NACK and the like, of flows with no priority of their own."""
         return self.priority if self.ack_priority is None else self.ack_priority
 
     @model_validator(mode="after")
@@ -308,8 +340,11 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "": (ScenarioConfig,),
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
+    "hosts.pause_storms": (PauseStormConfig,),
     "switch": (SwitchConfig,),
     "switch.ecn": (EcnConfig,),
+    "switch.priorities": (PriorityConfig,),
+    "switch.watchdog": (WatchdogConfig,),
     "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),
@@ -326,15 +361,16 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "selective": (SelectiveConfig,),
     "profiles": (ProfileConfig,),
 }
-"""Where a field may stand, without the numbers of lists."""
+"""Where a field may stand, without the numbers of lists and of priorities."""
 
 _UNITS = {"bps": "bit/s", "bytes": "bytes", "ps": "ps"}
 
 
 def _known_fields(path: list[Any]) -> str:
     """What may stand where an unknown field stands: the likely one, or all."""
-    room = ".".join(part for part in path[:-1] if isinstance(part, str))
-    names = [field.name for room_type in _ROOMS.get(room, ()) for field in fields(room_type)]
+    room = ".".join(part for part in path[:-1] if isinstance(part, str) and not part.isdigit())
+    rooms = (ImpairmentConfig,) if room.endswith(".impairments") else _ROOMS.get(room, ())
+    names = [field.name for room_type in rooms for field in fields(room_type)]
     close = get_close_matches(str(path[-1]), names, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(dict.fromkeys(names))}"
 
@@ -365,6 +401,9 @@ def _sentence(error: ValidationError) -> str:
         return f"{where}: this field is required"
     if first["type"] == "tuple_type":
         return f"{where}: must be a list, as in [{text}]"
+    if path and path[-1] == "impairments" and first["type"] == "value_error":
+        name, _, what = what.partition(" ")  # what ImpairmentConfig says begins with the field
+        return f"{where}.{name.rstrip(':')}: {what}"
     unit = _UNITS.get(str(path[-1]).rpartition("_")[2]) if path else None
     if unit and first["type"].startswith(("greater_than", "less_than")):
         what += f" {unit}"

@@ -148,11 +148,11 @@ def make_packet(world, e, k):
     packet["kind"] = DATA if is_data else ANSWER
     if is_data:
         packet["priority"] = end["priority"]
-        packet["ecn"] = end["ecn"]
+        packet["ecn"] = world.engine[0]["data_ecn"]
     elif opcode == CNP:
         packet["priority"] = world.engine[0]["cnp_priority"]
     else:
-        packet["priority"] = world.engine[0]["answer_priority"]
+        packet["priority"] = end["answer_priority"]
     return p
 
 
@@ -308,7 +308,10 @@ def host_on_frame(world, p, now_ps):
         if world.engine[0]["drain_bytes"] != 0:
             _drain(world.engine[0], world.ends[e], world.links[e], now_ps)
         pool = world.pools[world.ends[e]["host"]]
+        rx_bytes = world.links[e]["rx_bytes"]
         n = on_frame(world.links[e], world.ring, pool, world.params[0], world.frames[p], now_ps, world.out, 0)
+        if world.packets[p]["fate"] != 0 and world.links[e]["rx_bytes"] != rx_bytes:
+            world.flows[e >> 1]["corrupted"] += 1  # a checksum would have told; TTPoE has none
     else:
         n = _roce_on_packet(world, e, p, now_ps)
     world.engine[0]["delivered"] += 1

@@ -18,10 +18,10 @@ PACKET = np.dtype(
         ("wire_bytes", "i4"),  # on the line: frame, FCS, preamble and gap
         ("end", "i4"),  # the flow's end that it is for
         ("dst", "i4"),  # destination NIC
-        ("in_port", "i4"),  # port by which it entered the switch that holds it
+        ("in_port", "i4"),  # port by which it entered the switch that holds it; on a line, frames to be overtaken by
         ("kind", "i1"),
         ("priority", "i1"),
-        ("is_damaged", "i1"),
+        ("fate", "i1"),  # what an impaired line did to it: see emulator.impair; 0 for nothing
         ("ecn", "i1"),  # RFC 3168's field
     ],
     align=True,
@@ -46,7 +46,7 @@ def take_packet(engine, packets):
     """A free row of ``packets``; the engine makes sure before each event that there are enough. Both modified."""
     p = engine["free_head"]
     engine["free_head"] = int(packets[p]["next"])
-    packets[p]["is_damaged"] = 0
+    packets[p]["fate"] = 0
     packets[p]["ecn"] = 0
     engine["free_count"] -= 1
     engine["created"] += 1

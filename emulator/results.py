@@ -11,8 +11,9 @@ import numpy as np
 
 from emulator import ideal, world
 from emulator.buffer import DROP_CAUSES, PRIORITIES
+from emulator.conservation import arrived, check_conservation
 from emulator.engine import RunStatus
-from emulator.packet import LINE_ONLY_BYTES
+from emulator.impair import BAD_FCS, COUNTERS, DUPLICATED
 from emulator.roce import (
     ACKNOWLEDGE,
     ETHERNET_IP_UDP_BYTES,
@@ -22,7 +23,8 @@ from emulator.roce import (
     WRITE_ONLY,
     wire_bytes,
 )  # fmt: skip
-from emulator.series import extend
+from emulator.series import collect_series, edges_ps, extend
+from emulator.watchdog import INCIDENTS
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
@@ -34,17 +36,14 @@ FLOW_RESULT = np.dtype(
     [
         ("src", "i4"), ("dst", "i4"), ("size_bytes", "i8"), ("start_ps", "i8"),
         ("fct_rx_ps", "i8"), ("fct_tx_ps", "i8"), ("ideal_ps", "i8"),  # -1: unfinished
-        ("drops", "i8"), ("resent_packets", "i8"), ("timeouts", "i8"), ("nack_fulls", "i8"), ("failure", "i8"),
+        ("drops", "i8"), ("resent_packets", "i8"), ("timeouts", "i8"), ("nack_fulls", "i8"), ("corrupted", "i8"),
+        ("failure", "i8"),
     ]
 )
 
 
 _LINK_COUNTERS = ("probes_sent", "resends_spurious", "nack_fulls_sent", "nack_fulls_received")
 """Of TTPoE's link rows, summed over both ends of all flows."""
-
-
-class ConservationError(AssertionError):
-    """Frames came from nowhere or vanished: a fault of the emulator."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,13 @@ class RunResult:
     flow_names: tuple[str, ...]
     counters: dict[str, int]
     drop_causes: dict[str, int]
+    frames_impaired: dict[str, int]
+    """What lines did to frames, by the names of ImpairmentCounters; ``bad_icrc``: refused by RoCE hosts."""
     ports: list[dict[str, Any]]
     series: np.ndarray
     """SERIES rows up to the end, the last values carried on."""
-    series_bucket_ps: int
+    series_edges_ps: np.ndarray
+    """int64 (rows + 1,): where each begins, and where the last one ends."""
     end_ps: int
     goodput_limit_gbps: float | None
     wire_bound_ps: int | None
@@ -71,6 +73,8 @@ class RunResult:
     setup_s: float
     errors: list[str] = field(default_factory=list)
     """Broken promises of the model, such as a drop in a lossless priority."""
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+    """The first 1000 that the watchdog acted on: time in us, what, port, priority; ``counters`` has their number."""
     digest: str = ""
 
     @property
@@ -81,6 +85,11 @@ class RunResult:
             for name, flow in zip(self.flow_names, self.flows, strict=True)
             if flow["fct_rx_ps"] < 0 or flow["failure"]
         ]
+
+    @property
+    def changed(self) -> list[str]:
+        """Names of the flows whose bytes arrived changed."""
+        return [name for name, flow in zip(self.flow_names, self.flows, strict=True) if flow["corrupted"]]
 
     def summary(self) -> dict[str, Any]:
         """The run's row of the JSON output."""
@@ -106,6 +115,9 @@ class RunResult:
             "slowdown_p99": _quantile(done["fct_rx_ps"] / np.maximum(done["ideal_ps"], 1), 0.99),
             "drops": self.counters["drops"],
             "drop_causes": self.drop_causes,
+            "lost": self.counters["lost"],
+            "frames_impaired": self.frames_impaired,
+            "corrupted": int(self.flows["corrupted"].sum()),
             "pauses": self.counters["pauses"],
             "paused_us": self.counters["paused_ps"] / PS_PER_US,
             "max_queue_bytes": max(port["max_queue_bytes"] for port in self.ports),
@@ -219,66 +231,8 @@ def _wire_bound_ps(fabric: Fabric) -> int | None:
     return min(reach) - first_ps + last.line_ps(total) + last.delay_ps
 
 
-def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
-    """Packets in the lists that begin at ``heads``."""
-    count = 0
-    after = rows["next"]
-    for head in heads[heads >= 0].tolist():
-        p = head
-        while p >= 0:
-            count += 1
-            p = int(after[p])
-    return count
-
-
-def check_conservation(w: world.World) -> int:
-    """Frames in queues and on lines, at the end of a run or between any two events.
-
-    Raises
-    ------
-    ConservationError
-        If a frame or a byte of a buffer is unaccounted for.
-    """
-    engine = w.engine[0]
-    at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
-    inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"]]))
-    queue_bytes = np.zeros(len(w.queues), np.int64)
-    ingress_bytes = np.zeros(len(w.ingress), np.int64)
-    for q in np.flatnonzero(w.queues["head"] >= 0).tolist():
-        p = int(w.queues["head"][q])
-        while p >= 0:
-            inside += 1
-            if at_switches[q]:
-                size = int(w.packets["wire_bytes"][p]) - LINE_ONLY_BYTES
-                queue_bytes[q] += size
-                ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
-            p = int(w.packets["next"][p])
-    held = len(w.packets) - int(engine["free_count"])
-    balance = int(engine["created"] - engine["delivered"] - engine["dropped"] - engine["lost"])
-    if not inside == held == balance:
-        raise ConservationError(
-            f"{engine['created']} frames created, {engine['delivered']} delivered, {engine['dropped']} dropped, "
-            f"{engine['lost']} lost, so {balance} should be inside; {inside} are listed and {held} rows are held"
-        )
-    of_switch = np.repeat(w.ports["switch"], PRIORITIES)
-    shared = [int(w.ingress["shared_bytes"][of_switch == k].sum()) for k in range(len(w.switches))]
-    for what, told, found in (
-        ("queues", w.queues["bytes"], queue_bytes),
-        ("ingress ports", w.ingress["shared_bytes"] + w.ingress["headroom_bytes"], ingress_bytes),
-        ("shared pools", w.switches["shared_bytes"], np.array(shared)),
-    ):
-        if not np.array_equal(told, found):
-            raise ConservationError(f"{what} account for {int(told.sum())} bytes; {int(found.sum())} are there")
-    if (w.switches["shared_bytes"] > w.switches["shared_limit_bytes"]).any():
-        raise ConservationError("a shared pool holds more than it has")
-    if (w.ingress["headroom_bytes"] > w.ingress["headroom_limit_bytes"]).any():
-        raise ConservationError("a headroom holds more than it has")
-    return inside
-
-
-def _carry_on(series: np.ndarray, count: int) -> np.ndarray:
-    """Give buckets without a sample the last values before them."""
-    rows = series[:count].copy()
+def _carry_on(rows: np.ndarray) -> np.ndarray:
+    """Give buckets without a sample the last values before them; returns ``rows``, modified."""
     for name, bit in (("depth_bytes", 1), ("paused", 2)):
         touched = (rows["is_touched"] & bit) != 0
         source = np.maximum.accumulate(np.where(touched, np.arange(len(rows)), -1))
@@ -298,7 +252,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     is_ttpoe = fabric.profile.is_ttpoe
     rows = (w.links if is_ttpoe else w.qps)[0::2]
     flows = np.zeros(len(w.flows), FLOW_RESULT)
-    for name in ("size_bytes", "start_ps", "drops", "failure"):
+    for name in ("size_bytes", "start_ps", "drops", "corrupted", "failure"):
         flows[name] = w.flows[name]
     flows["src"], flows["dst"] = w.ends["host"][0::2], w.ends["host"][1::2]
     flows["resent_packets"] = rows["payloads_resent" if is_ttpoe else "packets_resent"]
@@ -325,20 +279,25 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     ingress = w.ingress.reshape(-1, PRIORITIES)
     is_paused = (ports["paused"][:, None] >> np.arange(PRIORITIES)) & 1 != 0
     paused_ps = queues["paused_ps"] + np.where(is_paused, end_ps - queues["paused_since_ps"], 0)
+    storms = np.resize(w.storms, (len(ports), PRIORITIES))  # a single zero where there is no watchdog
+    fates = np.where(ports["impairment"][:, None] >= 0, w.impairments["counts"][ports["impairment"]], 0)
+    lost = fates[:, 1:BAD_FCS].sum(axis=1)
     port_rows = [
         {
             "name": name,
             "rate_bps": int(ports[i]["rate_bps"]),
             "tx_frames": int(ports[i]["tx_frames"]),
             "tx_bytes": int(ports[i]["tx_bytes"]),
-            "rx_frames": int(ports[i ^ 1]["tx_frames"]) - _listed(w.packets, ports["line_head"][i ^ 1 : (i ^ 1) + 1]),
+            "rx_frames": arrived(w, i ^ 1) + int(fates[i ^ 1, DUPLICATED] - lost[i ^ 1]),
             "drops": int(queues[i]["drops"].sum()),
-            "bad_fcs": int(ports[i]["bad_fcs"]),
+            "lost": int(lost[i]),
+            "bad_fcs": int(fates[i, BAD_FCS]),
             "ecn_marked": int(w.marking["marked"][i]),
             "max_queue_bytes": int(queues[i]["max_bytes"].max()),
             "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),
             "xoffs_sent": int(ingress[i]["xoff_count"].sum()),
             "paused_us": float(paused_ps[i].sum()) / PS_PER_US,
+            "pause_storms": int(storms[i].sum()),
         }
         for i, name in enumerate(fabric.topology.port_names)
     ]
@@ -358,22 +317,25 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "paused_ps": int(paused_ps.sum()),
         "pfc_frames": int(engine["pfc_frames"]),
         "ecn_marked": int(w.marking["marked"].sum()),
+        "incidents": int(engine["incidents"]),
         "no_route": int(engine["no_route"]),
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
         **{name: int(w.rates[name].sum()) for name in ("marks_received", "cnps_sent")},
-        "max_shared_bytes": int(w.switches["max_shared_bytes"].max()),
+        "max_shared_bytes": int(w.shared["max_bytes"].max()),
         "end_ps": end_ps,
     }
+    impaired = dict(zip(COUNTERS, w.impairments["counts"][:, 1:].sum(axis=0).tolist(), strict=True))
+    impaired["bad_icrc"] = int(engine["bad_icrc"])
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
     wire = _flow_frames(fabric, largest.size_bytes).total
     bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
     extend(w.engine, w.series, end_ps)
-    bucket_ps = int(engine["series_bucket_ps"])
+    series = _carry_on(collect_series(int(engine["series_kept"]), w.series, end_ps))
     digest = hashlib.sha256()
     names = [fabric.transport, fabric.routing, fabric.seed]
-    digest.update(json.dumps([*names, counters, causes], sort_keys=True).encode())
+    digest.update(json.dumps([*names, counters, causes, impaired], sort_keys=True).encode())
     integers = (flows, queues["drops"], queues["max_bytes"], paused_ps, ingress["xoff_count"], ports["tx_bytes"])
     for array in integers:
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -386,15 +348,23 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         flow_names=tuple(message.name for message in fabric.messages),
         counters=counters,
         drop_causes=causes,
+        frames_impaired=impaired,
         ports=port_rows,
-        series=_carry_on(w.series, end_ps // bucket_ps + 1),
-        series_bucket_ps=bucket_ps,
+        series=series,
+        series_edges_ps=edges_ps(len(series)),
         end_ps=end_ps,
         goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire if has_one_receiver(fabric) else None,
         wire_bound_ps=_wire_bound_ps(fabric),
         wall_s=wall_s,
         setup_s=fabric.setup_s,
         errors=errors,
+        incidents=[
+            {
+                "time_us": int(row["time_ps"]) / PS_PER_US, "what": INCIDENTS[int(row["what"])],
+                "port": fabric.topology.port_names[int(row["port"])], "priority": int(row["priority"]),
+            }
+            for row in w.incidents[: int(engine["incidents"])]
+        ],
         digest=digest.hexdigest(),
     )
 

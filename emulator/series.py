@@ -1,23 +1,50 @@
-"""Queue depth and pauses over time, in a fixed number of buckets whose width doubles as a run grows.
+"""Queue depth and pauses over time, in buckets that are wider the later they are: flat memory, no sampling events.
 
-Flat memory and no sampling events; the maximum in a bucket is exact.
+1024 buckets hold what has been so far; when they are full they are merged in pairs. The later half of what is merged is
+kept besides, so that the beginning of a long run is told as finely as that of a short one. The maximum in a bucket is
+exact.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from ttpoe._jit import kernel
 
 BUCKETS = 1024
 FIRST_BUCKET_PS = 100_000
 """0.1 us: 102 us in all before the first doubling."""
+ROWS = 16 * BUCKETS
+"""The buckets that are merged, then those that are kept, in the order of time: room for 15 hours."""
+
+
+def edges_ps(count: int) -> np.ndarray:
+    """int64 (count + 1,): where ``count`` buckets from the start of a run begin, and where the last one ends."""
+    doublings = np.maximum(np.arange(count) // (BUCKETS // 2) - 1, 0)
+    return np.concatenate([[0], np.cumsum(FIRST_BUCKET_PS << doublings)])
+
+
+def collect_series(kept: int, series: np.ndarray, end_ps: int) -> np.ndarray:
+    """The buckets up to ``end_ps``, the finest of each time; ``kept`` is the engine's ``series_kept``."""
+    live = series[BUCKETS // 2 : BUCKETS] if kept else series[:BUCKETS]
+    rows = np.concatenate([series[BUCKETS : BUCKETS + kept], live])
+    return rows[: np.searchsorted(edges_ps(len(rows)), end_ps, side="right")]
 
 
 @kernel
 def _double(engine, series):
     """Merge buckets in pairs; a bucket without a sample holds nothing until results carry the last value on."""
-    for k in range(len(series)):
+    for k in range(BUCKETS // 2 if engine["series_kept"] else 0, BUCKETS):
+        kept = series[BUCKETS + engine["series_kept"]]
+        kept["depth_max_bytes"] = series[k]["depth_max_bytes"]
+        kept["depth_bytes"] = series[k]["depth_bytes"]
+        kept["paused_max"] = series[k]["paused_max"]
+        kept["paused"] = series[k]["paused"]
+        kept["is_touched"] = series[k]["is_touched"]
+        engine["series_kept"] += 1
+    for k in range(BUCKETS):
         into = series[k]
-        if 2 * k >= len(series):
+        if 2 * k >= BUCKETS:
             into["depth_max_bytes"] = 0
             into["depth_bytes"] = 0
             into["paused_max"] = 0
@@ -42,7 +69,7 @@ def _double(engine, series):
 @kernel(inline=True)
 def _bucket(engine, series, now_ps):
     if now_ps >= engine["series_until_ps"]:  # time never runs back
-        while now_ps // engine["series_bucket_ps"] >= len(series):
+        while now_ps // engine["series_bucket_ps"] >= BUCKETS:
             _double(engine, series)
         engine["series_index"] = now_ps // engine["series_bucket_ps"]
         engine["series_until_ps"] = (engine["series_index"] + 1) * engine["series_bucket_ps"]

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from emulator.quantities import STRICT, Bps, ConfigError, Picoseconds
+from emulator.quantities import STRICT, Bps, ConfigError, OptionalImpairments, Picoseconds
 from emulator.topology import Topology, Wiring
 
 if TYPE_CHECKING:
     from emulator.config import LinkConfig, StarConfig
+    from ttpoe.impairments import ImpairmentConfig
 
 _Count = Annotated[int, Field(ge=1, le=65_536, strict=True)]
 _Even = Annotated[int, Field(ge=2, le=256, strict=True, multiple_of=2)]
@@ -30,12 +31,16 @@ class UplinkConfig:
 
     rate_bps: Bps | None = None
     delay_ps: Picoseconds | None = None
+    impairments: OptionalImpairments = None
+    """Of both ways."""
 
-    def quantities(self, link: LinkConfig) -> tuple[int, int]:
-        """Rate and delay, taken from ``link`` where nothing is said."""
+    def quantities(self, link: LinkConfig) -> tuple[int, int, tuple[ImpairmentConfig, ImpairmentConfig]]:
+        """Rate, delay and impairments, taken from ``link`` where nothing is said."""
+        impairments = link.impairments if self.impairments is None else self.impairments
         return (
             link.rate_bps if self.rate_bps is None else self.rate_bps,
             link.delay_ps if self.delay_ps is None else self.delay_ps,
+            (impairments, impairments),
         )
 
 
@@ -232,6 +237,7 @@ def wire_star(star: StarConfig, wiring: Wiring, hosts: Sequence[int], link: Link
     switch = wiring.add_switch("s0")
     rate = [link.rate_bps] * len(hosts)
     delay = [link.delay_ps] * len(hosts)
+    ways = [(link.impairments, link.impairments)] * len(hosts)
     for k, other in enumerate(star.links):
         for host in other.hosts:
             if host >= len(hosts):
@@ -240,10 +246,16 @@ def wire_star(star: StarConfig, wiring: Wiring, hosts: Sequence[int], link: Link
                 )
             rate[host] = rate[host] if other.rate_bps is None else other.rate_bps
             delay[host] = delay[host] if other.delay_ps is None else other.delay_ps
+            if other.impairments is not None:
+                kept = ways[host]
+                ways[host] = (
+                    kept[0] if other.impaired_ways == "to_host" else other.impairments,
+                    kept[1] if other.impaired_ways == "from_host" else other.impairments,
+                )
             if other.bad_fcs_frames:
                 wiring.bad_fcs_frames[2 * host] = tuple(sorted(set(other.bad_fcs_frames)))
     for host in hosts:
-        wiring.cable(host, switch, rate[host], delay[host])
+        wiring.cable(host, switch, rate[host], delay[host], ways[host])
 
 
 ShapeConfig = LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig
@@ -252,7 +264,7 @@ ShapeConfig = LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig
 @lru_cache(maxsize=8)
 def build_topology(shape: ShapeConfig | StarConfig, link: LinkConfig, hosts: int) -> Topology:
     """The network of a scenario; ``hosts`` counts for a star only, which has as many as are named."""
-    wiring = Wiring()
+    wiring = Wiring(link.impairments)
     if shape.kind == "star":
         wire_star(shape, wiring, [wiring.add_host(f"h{h}") for h in range(hosts)], link)
     else:

@@ -13,6 +13,7 @@ import numpy as np
 
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.routing import Routes, shortest_paths
+from ttpoe.impairments import ImpairmentConfig
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Topology:
     routes : Routes
     bad_fcs_frames : dict
         By port: ordinals of the frames it sends that arrive damaged, ascending.
+    impairments : dict
+        By port: of the way that begins there, where there are any. Their constant delay is part of ``delay_ps``.
     """
 
     host_names: tuple[str, ...]
@@ -49,6 +52,13 @@ class Topology:
     nic_host: np.ndarray
     routes: Routes
     bad_fcs_frames: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    impairments: dict[int, ImpairmentConfig] = field(default_factory=dict)
+
+    def one_way_ps(self, port: int) -> int:
+        """Half of the longest time that a frame takes through ``port``'s cable and another one back."""
+        ways = (port, port ^ 1)
+        jitter_ps = sum(self.impairments[way].jitter_ps for way in ways if way in self.impairments)
+        return -(-(int(self.delay_ps[ways[0]]) + int(self.delay_ps[ways[1]]) + jitter_ps) // 2)
 
     @property
     def hosts(self) -> int:
@@ -86,7 +96,9 @@ class Wiring:
     Ports of a switch are numbered as they are cabled. A host's only NIC bears the host's name, several are h.n0, h.n1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, impairments: ImpairmentConfig = ImpairmentConfig()) -> None:  # noqa: B008, it is frozen
+        self._impairments = impairments
+        self._ways: list[ImpairmentConfig] = []
         self._hosts: list[str] = []
         self._switches: list[str] = []
         self._tiers: list[int] = []
@@ -104,8 +116,15 @@ class Wiring:
         self._tiers.append(tier)
         return -len(self._switches)
 
-    def cable(self, a: int, b: int, rate_bps: int, delay_ps: int) -> int:
-        """Cable two ends; returns the port at ``a``. The port at ``b`` is one more."""
+    def cable(
+        self, a: int, b: int, rate_bps: int, delay_ps: int,
+        ways: tuple[ImpairmentConfig | None, ImpairmentConfig | None] = (None, None),
+    ) -> int:  # fmt: skip
+        """Cable two ends; returns the port at ``a``. The port at ``b`` is one more.
+
+        ``ways`` are the impairments from ``a`` and from ``b``, where they are not those of all cables.
+        """
+        self._ways += [self._impairments if way is None else way for way in ways]
         self._cables.append((a, b, rate_bps, delay_ps))
         return 2 * len(self._cables) - 2
 
@@ -127,11 +146,12 @@ class Wiring:
             port_nic=port_nic,
             port_switch=port_switch,
             rate_bps=rate,
-            delay_ps=delay,
+            delay_ps=delay + np.array([way.delay_ps for way in self._ways], np.int64),
             nic_port=nic_ports,
             nic_host=nic_host,
             routes=shortest_paths(port_switch, nic_ports),
             bad_fcs_frames=self.bad_fcs_frames,
+            impairments={port: way for port, way in enumerate(self._ways) if way.is_active},
         )
 
     def _name_ports(self, ends: np.ndarray, nic_host: np.ndarray) -> tuple[str, ...]:

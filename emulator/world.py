@@ -22,13 +22,16 @@ ENGINE = np.dtype(
         "events", "packet_hops", "data_hops",
         # conservation: created = delivered + dropped + lost + in queues and on lines
         "created", "delivered", "dropped", "lost",
+        "bad_icrc",  # of those lost: refused by a RoCE host
         "pfc_frames", "pfc_quanta", "pause_reaction_ps", "paused_count",
         "is_sharing",  # the links of a host share a window
         "drain_bytes", "drain_ps",  # a reader takes so many bytes in so much time; 0 bytes: all at once
         "unfinished", "is_tracing", "trace_count",
-        "series_bucket_ps", "series_index", "series_until_ps",
-        "answer_priority", "no_route",
+        "series_bucket_ps", "series_index", "series_until_ps", "series_kept",
+        "no_route",
+        "watchdog_detect_ps", "watchdog_restore_ps", "incidents",  # detect: NEVER without a watchdog
         "is_paced",  # ends have a rate
+        "data_ecn",  # the ECN field of data that hosts send
         "is_notifying", "cnp_priority",  # receivers answer marks
     ),
     align=True,
@@ -55,16 +58,18 @@ PORT = np.dtype(
         ("waiting", "i2"), ("paused", "i2"),  # bit n: priority n has something to send, is paused by the peer
         ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"),
         ("is_watched", "i1"),  # 1 + the priority whose queue is sampled, or 0
+        ("impairment", "i4"),  # row of ``impairments`` for its line, or -1
         # the rest
         *_int64(
             "tx_frames", "tx_bytes", "rate_bps", "timer_pending_ps",
+            "stuck_until_ps",  # hosts: a faulty NIC pauses its peer's priorities ``xoff`` until then
             "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
         ),
         ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
         ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
+        ("weighted", "i2"),  # bit n: priority n shares the line by weight
+        ("storm", "i2"),  # bit n: the watchdog drops what priority n would send
         ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
-        ("bad_next", "i4"), ("bad_end", "i4"),  # this port's ordinals in ``bad_fcs_frames``
-        ("bad_fcs", "i4"),  # frames it sent that arrived damaged
     ],
     align=True,
 )
@@ -78,20 +83,21 @@ END = np.dtype(
         ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
         ("entropy", "i4"),  # 32-bit hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
-        ("ecn", "i1"),  # ECN field of its data frames
+        ("answer_priority", "i1"),
     ],
     align=True,
 )
 """One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index. One cache line."""
 
 FLOW = np.dtype(
-    _int64("size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "failure", "is_over"), align=True
+    _int64("size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "corrupted", "failure", "is_over"),
+    align=True,
 )
 
 TRACE = np.dtype(
     [
         ("time_ps", "i8"), ("cookie", "i8"), ("port", "i4"), ("is_out", "i1"), ("kind", "i1"), ("priority", "i1"),
-        ("ecn", "i1"), ("end", "i4"), ("frame", FRAME),
+        ("ecn", "i1"), ("is_corrupted", "i1"), ("end", "i4"), ("frame", FRAME),
     ],
     align=True,
 )
@@ -117,6 +123,11 @@ class World(NamedTuple):
     queues: np.ndarray  # (ports * 8,)
     ingress: np.ndarray  # (ports * 8,)
     switches: np.ndarray
+    shared: np.ndarray  # SHARED: pools of the switches
+    rules: np.ndarray  # RULES, (switches * 8,)
+    dwrr: np.ndarray  # DWRR, (ports,) where any priority has a weight, else (1,)
+    storms: np.ndarray  # int64 (ports * 8,): pause storms, by the queue that they stopped
+    incidents: np.ndarray  # INCIDENT: the first ones
     marking: np.ndarray  # MARKING, (ports,)
     packets: np.ndarray
     frames: np.ndarray  # FRAME, (packets,)
@@ -141,6 +152,7 @@ class World(NamedTuple):
     routing: np.ndarray  # ROUTING, (1,)
     flowlets: np.ndarray  # FLOWLET
     kicks: np.ndarray  # int32 (ports,): ports to try at the end of this event
-    bad_fcs_frames: np.ndarray  # int64: ordinals of frames to damage, port by port
+    impairments: np.ndarray  # IMPAIRMENT, one a line that has any
+    ordinals: np.ndarray  # int64: frames to be lost or damaged, line by line
     trace: np.ndarray
     series: np.ndarray

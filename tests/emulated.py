@@ -10,9 +10,10 @@ import pytest
 from hypothesis import settings
 
 from emulator.config import make_scenario
+from emulator.conservation import check_conservation
 from emulator.engine import RunStatus, run
 from emulator.fabric import Fabric
-from emulator.results import RunResult, check_conservation
+from emulator.results import RunResult
 from emulator.transports import TRANSPORTS
 
 ALL = TRANSPORTS

@@ -57,9 +57,9 @@ def strict(text: str) -> Any:
 
 RUN_KEYS = [
     "transport", "routing", "seed", "flows", "finished", "fct_us", "makespan_us", "goodput_gbps", "goodput_limit_gbps",
-    "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "pauses", "paused_us", "max_queue_bytes",
-    "resent_packets", "timeouts", "nack_fulls", "jain", "data_hops", "packet_hops", "events", "wall_s",
-    "packet_hops_per_s", "digest",
+    "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "lost", "frames_impaired", "corrupted", "pauses",
+    "paused_us", "max_queue_bytes", "resent_packets", "timeouts", "nack_fulls", "jain", "data_hops", "packet_hops",
+    "events", "wall_s", "packet_hops_per_s", "digest",
 ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_the_shape_of_the_json(ttpoe: Cli) -> None:
     for run in told["runs"]:
         assert list(run) == RUN_KEYS
         assert list(run["fct_us"]) == ["min", "p50", "p99", "max"]
-        assert set(run["drop_causes"]) == {"queue_threshold", "buffer_full", "headroom_full"}
+        assert set(run["drop_causes"]) == {"queue_threshold", "buffer_full", "headroom_full", "watchdog"}
         assert run["flows"] == run["finished"] == 3
         fct = run["fct_us"]
         assert 0 < fct["min"] <= fct["p50"] <= fct["p99"] <= fct["max"]
@@ -126,12 +126,13 @@ def test_options_arrive_where_they_belong(ttpoe: Cli, monkeypatch: pytest.Monkey
     assert ttpoe(
         "incast", "--transport", "roce, ttpoe-pfc", "--senders", "5", "--size", "2MiB", "--rate", "25G", "--delay",
         "3us", "--mtu", "512", "--buffer", "2MB", "--window", "64KB", "--jitter", "7ns", "--seed", "9", "--repeat", "4",
+        "--alpha", "0.5",
     ) == 0  # fmt: skip
     assert seen == [make_scenario({
         "transports": ["roce", "ttpoe-pfc"], "seed": 9, "repeat": 4,
         "link": {"rate_bps": 25 * 10**9, "delay_ps": 3 * 10**6},
         "workload": {"kind": "incast", "senders": 5, "size_bytes": 2**21, "jitter_ps": 7000},
-        "switch": {"buffer_bytes": 2 * 10**6}, "ttpoe": {"mtu_bytes": 512, "window_bytes": 64_000},
+        "switch": {"buffer_bytes": 2 * 10**6, "alpha": 0.5}, "ttpoe": {"mtu_bytes": 512, "window_bytes": 64_000},
         "roce": {"mtu_bytes": 512},
     })]  # fmt: skip
     assert ttpoe("incast") == 0
@@ -175,6 +176,7 @@ def test_files(ttpoe: Cli, tmp_path: Path) -> None:
     assert told["runs"][0]["counters"]["in_network"] >= 0
     assert told["runs"][0]["status"] == "finished"
     assert told["is_interrupted"] is False
+    assert set(told["captures"]) == captures
     with (out / "ports.csv").open(newline="") as file:
         ports = list(csv.DictReader(file))
     assert [(row["transport"], row["seed"]) for row in ports] == 8 * [("ttpoe", "1")] + 8 * [("roce-pfc", "1")]
@@ -190,6 +192,21 @@ def test_files(ttpoe: Cli, tmp_path: Path) -> None:
         mine = [r for r in rows if (r["transport"], r["seed"]) == (run["transport"], str(run["seed"]))]
         assert max(float(r["fct_rx_us"]) for r in mine) == run["fct_us"]["max"]
         assert sum(int(r["drops"]) for r in mine) == run["drops"]
+
+
+def test_captures_of_earlier_runs_stay_and_are_told_apart(ttpoe: Cli, tmp_path: Path) -> None:
+    run = ("incast", *SMALL, "--out", tmp_path)
+    assert ttpoe(*run, "--transport", "ttpoe", "--capture", "h0,h1") == 0
+    assert ttpoe.out.splitlines()[-1] == "captures: ttpoe/h0.pcapng, ttpoe/h1.pcapng"
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "h0.txt").touch()
+    assert ttpoe(*run, "--transport", "ttpoe,roce", "--capture", "h0") == 0
+    assert ttpoe.out.splitlines()[-2:] == [
+        "captures: roce/h0.pcapng, ttpoe/h0.pcapng", "left there by earlier runs: ttpoe/h1.pcapng"]  # fmt: skip
+    assert strict((tmp_path / "results.json").read_text())["captures"] == ["roce/h0.pcapng", "ttpoe/h0.pcapng"]
+    assert ttpoe(*run, "--transport", "roce") == 0
+    assert ttpoe.out.splitlines()[-1].startswith("left there by earlier runs: roce/h0.pcapng, ttpoe/h0.pcapng")
+    assert len(list(tmp_path.glob("*/*"))) == 4
 
 
 def test_a_second_run_replaces_files(ttpoe: Cli, tmp_path: Path) -> None:
@@ -211,7 +228,8 @@ def test_a_second_run_replaces_files(ttpoe: Cli, tmp_path: Path) -> None:
         ("--size", "2000000TB"), ("--rate", "0"), ("--rate", "1"), ("--rate", "100"), ("--rate", "99T"),
         ("--rate", "nan"), ("--delay", "1"), ("--delay", "-1us"), ("--delay", "2h"), ("--delay", "4000s"),
         ("--delay", "1e99s"), ("--mtu", "0"), ("--mtu", "9001"), ("--buffer", "1KB"), ("--buffer", "2TB"),
-        ("--buffer", "x"), ("--window", "1023"), ("--window", "0"), ("--jitter", "1"), ("--jitter", "-1us"),
+        ("--buffer", "x"), ("--alpha", "0"), ("--alpha", "nan"), ("--alpha", "x"),
+        ("--window", "1023"), ("--window", "0"), ("--jitter", "1"), ("--jitter", "-1us"),
         ("--seed", "-1"), ("--seed", "4294967296"), ("--seed", "x"), ("--repeat", "0"), ("--repeat", "10001"),
         ("--capture", "h9"), ("--capture", ","), ("--capture", ""), ("--timestamps", "us"), ("--nope", "1"),
     ],
@@ -309,6 +327,18 @@ def test_a_run_out_of_time_exits_3_and_names_its_flows(ttpoe: Cli, tmp_path: Pat
     assert all(run["finished"] == 0 and run["fct_us"]["p50"] is None and run["jain"] is None for run in runs)
     assert "unfinished: roce, seed 1: 6 of 6 flows: h1>h0, h2>h0, h3>h0" in ttpoe.err
     assert ttpoe("run", path) == 3
+
+
+def test_what_arrived_changed_exits_3_and_is_named(ttpoe: Cli, tmp_path: Path) -> None:
+    path = write_scenario(tmp_path / "s.toml")
+    bad = 'links = [{ hosts = [2], impairments = { corrupt_undetected = "5%" } }]'
+    text = path.read_text().replace('"roce", "roce-pfc"', '"ttpoe", "roce"').replace(
+        "links = [{ hosts = [2], bad_fcs_frames = [] }]", bad)  # fmt: skip
+    path.write_text(text)
+    assert ttpoe("run", path, "--out", tmp_path / "out") == 3
+    assert ttpoe.err.splitlines() == ["arrived changed: ttpoe, seed 1: 1 of 6 flows: h2>h0"]
+    with (tmp_path / "out" / "flows.csv").open(newline="") as file:
+        assert {row["flow"] for row in csv.DictReader(file) if int(row["corrupted"])} == {"h2>h0"}
 
 
 def test_a_failed_flow_exits_3_with_its_reason(ttpoe: Cli, tmp_path: Path) -> None:

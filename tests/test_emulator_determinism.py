@@ -15,9 +15,9 @@ import pytest
 from emulated import ALL, COMPILED, incast, make, result_of
 
 from emulator.config import make_scenario
+from emulator.conservation import check_conservation
 from emulator.engine import RunStatus, run
 from emulator.experiments import run_all
-from emulator.results import check_conservation
 from emulator.schedule import mix32
 
 LINKS = [{"hosts": [0], "rate_bps": "25G"}, {"hosts": [2], "rate_bps": "3.7G", "delay_ps": "3us"},

@@ -176,13 +176,13 @@ def test_equal_senders_lose_alike(transport: str, buffer: str) -> None:
 # --- series ----------------------------------------------------------------------------------------------------------
 
 
-def brute_series(changes: list[tuple[int, int]], bucket_ps: int, count: int) -> tuple[list[int], list[int]]:
+def brute_series(changes: list[tuple[int, int]], edges_ps: list[int]) -> tuple[list[int], list[int]]:
     """Maximum and last value of each bucket of a step function; a bucket begins with the value before it."""
     peaks, lasts = [], []
     value = at = 0
-    for k in range(count):
+    for end_ps in edges_ps[1:]:
         peak = value
-        while at < len(changes) and changes[at][0] // bucket_ps == k:
+        while at < len(changes) and changes[at][0] < end_ps:
             value = changes[at][1]
             peak = max(peak, value)
             at += 1
@@ -227,11 +227,16 @@ def test_series_against_a_step_function_from_captured_frames(
             else:
                 continue
             depth.append((int(row["time_ps"]), held))
-    assert result.series_bucket_ps == FIRST_BUCKET_PS << doublings
-    count = len(result.series)
-    assert count == min(result.end_ps // result.series_bucket_ps + 1, BUCKETS)
+    widths = np.diff(result.series_edges_ps)
+    assert len(widths) == len(result.series)
+    assert (widths[:BUCKETS] == FIRST_BUCKET_PS).all()
+    assert widths[-1] == FIRST_BUCKET_PS << doublings
+    starts = result.series_edges_ps[:-1]
+    assert (widths[BUCKETS:] * BUCKETS // 2 <= starts[BUCKETS:]).all()  # each is told to a 512th of its time
+    assert (widths[BUCKETS:] * BUCKETS > starts[BUCKETS:]).all()
+    assert starts[-1] <= result.end_ps < result.series_edges_ps[-1]
     for changes, peak, last in ((depth, "depth_max_bytes", "depth_bytes"), (paused, "paused_max", "paused")):
-        peaks, lasts = brute_series(changes, result.series_bucket_ps, count)
+        peaks, lasts = brute_series(changes, result.series_edges_ps.tolist())
         assert result.series[peak].tolist() == peaks
         assert result.series[last].tolist() == lasts
     if doublings:
@@ -250,5 +255,6 @@ def test_a_series_goes_on_to_the_end_of_a_run() -> None:
     values = incast(2, 4096, topology={"links": [{"hosts": [1], "bad_fcs_frames": list(range(1, 20))}]})
     result = result_of(values, "roce")
     assert result.end_ps > 500_000 * US
-    assert len(result.series) * result.series_bucket_ps > result.end_ps
+    assert result.series_edges_ps[-2] <= result.end_ps < result.series_edges_ps[-1]
+    assert len(result.series) < 10_000
     assert result.series["depth_bytes"][-1] == 0

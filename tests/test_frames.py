@@ -35,10 +35,10 @@ def make_builder(protocol: int, message_bytes: int = 10_000, **knobs: int) -> Fr
 
 
 def make_row(kind: int = DATA, *, frame: tuple[int, ...] = (0,) * 5, port: int = 2, is_out: int = 1, end: int = 1,
-             priority: int = 3, cookie: int = 0, ecn: int = 0) -> np.void:
+             priority: int = 3, cookie: int = 0, ecn: int = 0, is_corrupted: int = 0) -> np.void:
     """A frame that h1 sends to h0 at its own port, unless told otherwise."""
     row = np.zeros(1, world.TRACE)
-    row[0] = (0, cookie, port, is_out, kind, priority, ecn, end, frame)
+    row[0] = (0, cookie, port, is_out, kind, priority, ecn, is_corrupted, end, frame)
     return row[0]
 
 
@@ -98,6 +98,25 @@ def test_pfc_literally() -> None:
     assert builder.build(make_row(PFC, cookie=0xFFFF, port=2, is_out=0, priority=3)) == sent
     resume = builder.build(make_row(PFC, cookie=0, port=2, is_out=1, priority=7))
     assert resume == bytes.fromhex("0180c2000001 98ed5c000002 8808 0101 0080" + "0000" * 8 + "00" * 26)
+
+
+@pytest.mark.parametrize("payload", [1, 4, 5, 1024])
+def test_a_corrupted_frame_has_one_bit_of_its_payload_flipped(payload: int) -> None:
+    """The same one at every port; RoCEv2's ICRC then shows it."""
+    for protocol, opcode, begins, behind in (
+        (world.TTPOE, Opcode.PAYLOAD, 60, max(4 - payload, 0)), (world.ROCE, roce.WRITE_MIDDLE, 54, -payload % 4 + 4),
+    ):  # fmt: skip
+        builder = make_builder(protocol)
+        rows = [make_row(frame=(opcode, 0, 77, 0, payload), port=port, is_corrupted=bad) for port, bad in
+                ((2, 0), (2, 1), (0, 1))]  # fmt: skip
+        whole, damaged, later = (builder.build(row) for row in rows)
+        assert damaged == later
+        different = [(k, a ^ b) for k, (a, b) in enumerate(zip(whole, damaged, strict=True)) if a != b]
+        assert len(different) == 1
+        assert different[0][1].bit_count() == 1
+        assert begins <= different[0][0] < len(whole) - behind
+        if protocol == world.ROCE:
+            assert damaged[-4:] != icrc(damaged[14:-4])
 
 
 def test_icrc_of_a_frame_from_a_nic() -> None:

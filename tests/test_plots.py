@@ -34,7 +34,8 @@ def make_result(transport: str = "ttpoe", seed: int = 1, fct_us: tuple[float, ..
         transport=transport, routing="ecmp", seed=seed, status=RunStatus.FINISHED, flows=flows,
         flow_names=tuple(f"h{k}>h0" for k in flows["src"]), counters={"drops": 3, "pauses": paused,
                                                                       "resent_packets": 1234},
-        drop_causes={}, ports=[], series=series, series_bucket_ps=max(int(max(fct_us)), 1) * US // buckets + 1,
+        drop_causes={}, frames_impaired={}, ports=[], series=series,
+        series_edges_ps=np.arange(buckets + 1) * (max(int(max(fct_us)), 1) * US // buckets + 1),
         end_ps=max(int(max(fct_us)), 1) * US, goodput_limit_gbps=90.0, wire_bound_ps=22 * US,
         wall_s=1.0, setup_s=1.0)
 

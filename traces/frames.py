@@ -9,6 +9,7 @@ Conventions, the same in every run:
   MAC 02:53:57 and p + 1 in three bytes, p its index over all ports; locally administered.
 - Payload: eight-byte words that repeat, flow number and id (TTPoE tx sequence, RoCEv2 PSN), four big-endian bytes each;
   so a resent frame equals the first, and a frame in the wrong flow shows.
+- A frame that an impaired line corrupted has one bit of its payload flipped.
 - No 802.1Q tags, so TTPoE frames show no priority; RoCEv2 frames do: DSCP = 8 x priority, the class selectors, which
   switches map back so by default.
 - IPv4: no fragments, identification 0 (RFC 6864), TTL 64; ECN as the frame had it where it was captured.
@@ -161,7 +162,7 @@ class FrameBuilder:
 
     def build_fields(self, fields: tuple[Any, ...]) -> bytes:
         """As :meth:`build`, from the row's values as ``rows.tolist()`` gives them: a fifth of the time."""
-        _, cookie, port, is_out, kind, priority, ecn, end, frame = fields
+        _, cookie, port, is_out, kind, priority, ecn, is_corrupted, end, frame = fields
         if kind == PFC:
             key = (port if is_out else port ^ 1, priority, cookie)
             built = self._pfc.get(key)
@@ -169,8 +170,11 @@ class FrameBuilder:
                 built = self._pfc[key] = self._build_pfc(*key)
             return built
         if self._protocol == TTPOE:
-            return self._build_ttpoe(end, *frame)
-        return self._build_roce(end, priority << 5 | ecn, *frame)
+            built, first = self._build_ttpoe(end, *frame), wire.HEADER_BYTES
+        else:
+            built = self._build_roce(end, priority << 5 | ecn, *frame)
+            first = len(built) - 4 - (frame[4] + 3 & ~3)
+        return _flip_bit(built, first, *frame[2:]) if is_corrupted else built
 
     def _build_pfc(self, port: int, priority: int, quanta: int) -> bytes:
         times = [0] * 8
@@ -249,6 +253,17 @@ def _payload(flow: int, ident: int, payload_bytes: int) -> bytes:
     """The documented pattern: flow number and id, repeated."""
     words = _TWO_WORDS(flow, ident) * ((payload_bytes + 7) >> 3)
     return words if len(words) == payload_bytes else words[:payload_bytes]
+
+
+def _flip_bit(frame: bytes, first: int, ident: int, _: int, payload_bytes: int) -> bytes:
+    """What an impaired line left of a frame: one bit of its payload flipped, the same at all ports.
+
+    ``first`` is where the payload begins; without one, a bit of the byte there: TTPoE's pad, RoCEv2's ICRC.
+    """
+    bit = (ident * 0x9E3779B1 & 0xFFFFFFFF) % (8 * max(payload_bytes, 1))
+    damaged = bytearray(frame)
+    damaged[first + (bit >> 3)] ^= 1 << (bit & 7)
+    return bytes(damaged)
 
 
 class CaptureWriter:

@@ -203,17 +203,17 @@ def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], st
     deepest = max(int(runs[0].series["depth_max_bytes"].max(initial=0)) for runs in groups.values())
     depth_unit, depth_name = (1_000_000, "MB") if deepest >= 1_000_000 else (1_000, "kB")
     is_paused = False
+    first_ps = max(ends)
     for name, runs in groups.items():
         colour, dashes, _ = styles[name]
         run = runs[0]
-        count = len(run.series)
-        starts = np.arange(0, count, -(-count // _POINTS))
-        if is_log:
-            starts = np.unique(np.geomspace(1, count, _POINTS).astype(np.int64)) - 1
-        edges = np.append(starts, count) * run.series_bucket_ps
+        edges = run.series_edges_ps.copy()
         edges[-1] = max(min(edges[-1], run.end_ps), edges[-2] + 1)
-        if is_log:
-            edges[0] = run.series_bucket_ps / 2
+        begin = int(edges[np.argmax(run.series["depth_max_bytes"] > 0)]) or int(edges[1]) if is_log else 0
+        first_ps = min(first_ps, begin)
+        spaced = np.geomspace(edges[1], edges[-1], _POINTS) if is_log else np.linspace(0, edges[-1], _POINTS)
+        starts = np.unique(np.searchsorted(edges[:-1], [0, *spaced[:-1]], side="right") - 1)
+        edges = edges[np.append(starts, len(run.series))]
         for panel, values in (
             (depth, run.series["depth_max_bytes"] / depth_unit), (pauses, run.series["paused_max"]),
         ):
@@ -226,13 +226,9 @@ def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], st
     for panel in (depth, pauses):
         if is_log:
             _log_axis(panel.xaxis, panel.set_xscale)
-        else:
-            panel.set_xlim(left=0)
-        panel.set_xlim(right=max(ends) * 1.02 / unit)
+        panel.set_xlim(left=first_ps / unit, right=max(ends) * 1.02 / unit)
         panel.set_ylim(bottom=0)
         panel.set_xlabel(f"time since the start ({unit_name})")
-    if is_log:
-        pauses.set_xlim(left=depth.get_xlim()[0])
     first = " (first seed)" if max(map(len, groups.values())) > 1 else ""
     depth.set(title=f"Queue towards the receiver{first}", ylabel=f"largest depth ({depth_name})")
     pauses.set(title=f"Paused (port, priority) pairs{first}", ylabel="pairs paused at once (count)")

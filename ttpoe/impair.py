@@ -11,15 +11,13 @@ not, a full queue and the rate, delay and jitter, doubling, overtaking.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 
 from ttpoe.constants import FCS_BYTES, MIN_ETHERNET_BYTES, PREAMBLE_AND_GAP_BYTES
-from ttpoe.units import NEVER, PS_PER_MS, PS_PER_S
+from ttpoe.impairments import ImpairmentConfig, ImpairmentCounters
+from ttpoe.units import NEVER, PS_PER_S
 
 _MASK = (1 << 64) - 1
 _PCG_MULTIPLIER = 6364136223846793005
-_FRACTIONS = ("loss", "burst_loss", "bad_fcs", "corrupt_undetected", "duplicate", "reorder")
-_SWITCHES = (*_FRACTIONS, "loss_every", "lose_frames", "rate_bps", "delay_ps", "jitter_ps", "flap_down_ps")
 
 
 class Pcg32:
@@ -39,112 +37,6 @@ class Pcg32:
         word = (((state >> 18) ^ state) >> 27) & 0xFFFFFFFF
         turn = state >> 59
         return (word >> turn | word << (32 - turn)) & 0xFFFFFFFF
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImpairmentConfig:
-    """What a line does to frames; nothing by default. Fractions are of frames, from 0 to 1, each drawn on its own.
-
-    Parameters
-    ----------
-    loss : float
-        Lost at random.
-    burst_loss : float
-        Lost in bursts, in the long run: the Gilbert model, which with ``loss`` is Gilbert and Elliott's (lossless state
-        with ``loss``, and a state that loses everything).
-    burst_frames : float
-        Mean length of a burst.
-    loss_every : int
-        Lost is every n-th frame; 0 for none.
-    lose_frames : tuple of int
-        Ordinals, from 1, of frames that are lost.
-    bad_fcs : float
-        Damaged so that the FCS shows it: dropped, and counted apart.
-    corrupt_undetected : float
-        Delivered with one to three bits flipped.
-    rate_bps : int
-        Bit rate of the line, headers, FCS, preamble and gap counted; 0 for no limit.
-    queue_bytes : int
-        What may wait for the line before frames are dropped.
-    delay_ps, jitter_ps : int
-        A frame arrives ``delay_ps`` late, and up to ``jitter_ps`` more; jitter alone changes no order.
-    duplicate : float
-        Delivered twice.
-    reorder : float
-        Held until later frames have overtaken it.
-    max_overtaking : int
-        Frames that overtake one: 1 to this many.
-    overtaking_wait_ps : int
-        How long a frame is held at most, where too few follow it.
-    flap_up_ps, flap_down_ps : int
-        The link is up for the one, counted from the first frame, then down for the other, and so on. While it is down
-        frames are lost.
-    """
-
-    loss: float = 0.0
-    burst_loss: float = 0.0
-    burst_frames: float = 10.0
-    loss_every: int = 0
-    lose_frames: tuple[int, ...] = ()
-    bad_fcs: float = 0.0
-    corrupt_undetected: float = 0.0
-    rate_bps: int = 0
-    queue_bytes: int = 4_000_000
-    delay_ps: int = 0
-    jitter_ps: int = 0
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    max_overtaking: int = 8
-    overtaking_wait_ps: int = 10 * PS_PER_MS
-    flap_up_ps: int = PS_PER_S
-    flap_down_ps: int = 0
-
-    def __post_init__(self) -> None:
-        for name in _FRACTIONS:
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name} is {value}; it must be from 0 to 1")
-        if not 1.0 <= self.burst_frames <= 1e6:
-            raise ValueError(f"burst_frames is {self.burst_frames}; it must be from 1 to 1e6")
-        if self.burst_loss * (1 + self.burst_frames) > self.burst_frames:
-            raise ValueError(
-                f"burst_loss is {self.burst_loss}; bursts of {self.burst_frames:g} frames on average, with one frame "
-                f"between them at least, lose {self.burst_frames / (1 + self.burst_frames):.3g} at most"
-            )
-        for name in ("loss_every", "rate_bps", "delay_ps", "jitter_ps", "overtaking_wait_ps", "flap_down_ps"):
-            value = getattr(self, name)
-            if not 0 <= value < NEVER:
-                raise ValueError(f"{name} is {value}; it must be 0 or more")
-        for name in ("max_overtaking", "queue_bytes", "flap_up_ps"):
-            value = getattr(self, name)
-            if not 1 <= value < NEVER:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        for ordinal in self.lose_frames:
-            if ordinal < 1:
-                raise ValueError(f"lose_frames has {ordinal}; frames are counted from 1")
-
-    @property
-    def is_active(self) -> bool:
-        """Whether anything happens to any frame."""
-        return any(getattr(self, name) for name in _SWITCHES)
-
-
-@dataclass
-class ImpairmentCounters:
-    """Frames that met each fate, and all that came. A frame that is lost meets no second fate."""
-
-    frames: int = 0
-    link_down: int = 0
-    lost: int = 0
-    lost_in_bursts: int = 0
-    lost_every: int = 0
-    lost_by_name: int = 0
-    bad_fcs: int = 0
-    queue_full: int = 0
-    corrupted: int = 0
-    delayed: int = 0
-    duplicated: int = 0
-    reordered: int = 0
 
 
 class _Chance:
@@ -189,9 +81,8 @@ class Impairment:
         self._loss, self._bad_fcs, self._corrupt, self._duplicate, self._reorder = (
             _Chance(seed, stream, probability) for stream, probability in enumerate(chances)
         )
-        leave = 1 / config.burst_frames
-        self._burst_begins = _Chance(seed, 5, config.burst_loss * leave / (1 - config.burst_loss))
-        self._burst_ends = _Chance(seed, 6, leave)
+        self._burst_begins = _Chance(seed, 5, config.burst_begins)
+        self._burst_ends = _Chance(seed, 6, config.burst_ends)
         self._jitter = _Chance(seed, 7, 0.0)
         self._is_in_burst = False
         self._first_ps: int | None = None

@@ -18,8 +18,8 @@ METRICS: dict[str, Callable[[dict[str, Any]], float | None]] = {
     **{
         name: (lambda run, name=name: run[name])  # type: ignore[misc]
         for name in (
-            "makespan_us", "goodput_gbps", "slowdown_p99", "drops", "pauses", "paused_us", "resent_packets", "timeouts",
-            "nack_fulls", "jain",
+            "makespan_us", "goodput_gbps", "slowdown_p99", "drops", "lost", "corrupted", "pauses", "paused_us",
+            "resent_packets", "timeouts", "nack_fulls", "jain",
         )
     },
     "max_queue_kb": lambda run: run["max_queue_bytes"] / 1000,

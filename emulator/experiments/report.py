@@ -16,7 +16,8 @@ from ttpoe.state import Failure
 
 FLOW_COLUMNS = (
     "transport", "routing", "seed", "flow", "sender", "receiver", "size_bytes", "start_us", "fct_rx_us", "fct_tx_us",
-    "ideal_us", "slowdown", "goodput_gbps", "drops", "resent_packets", "timeouts", "nack_fulls", "failure",
+    "ideal_us", "slowdown", "goodput_gbps", "drops", "resent_packets", "timeouts", "nack_fulls", "corrupted",
+    "failure",
 )  # fmt: skip
 
 
@@ -32,13 +33,13 @@ def write_flows(path: Path, results: list[RunResult]) -> None:
         writer.writerow(FLOW_COLUMNS)
         for result in results:
             for name, flow in zip(result.flow_names, result.flows.tolist(), strict=True):
-                src, dst, size, start, fct_rx, fct_tx, ideal, drops, resent, timeouts, fulls, failure = flow
+                src, dst, size, start, fct_rx, fct_tx, ideal, drops, resent, timeouts, fulls, corrupted, failure = flow
                 is_done = fct_rx > 0
                 writer.writerow((
                     result.transport, result.routing, result.seed, name, f"h{src}", f"h{dst}", size,
                     exact_us(start), exact_us(fct_rx), exact_us(fct_tx), exact_us(ideal),
                     f"{fct_rx / ideal:.6f}" if is_done else "", f"{size * 8000 / fct_rx:.6f}" if is_done else "",
-                    drops, resent, timeouts, fulls, Failure(failure).name.lower() if failure else "",
+                    drops, resent, timeouts, fulls, corrupted, Failure(failure).name.lower() if failure else "",
                 ))  # fmt: skip
 
 
@@ -60,9 +61,10 @@ def write_ports(path: Path, results: list[RunResult]) -> None:
 
 
 def write_results(
-    path: Path, scenario: ScenarioConfig, results: list[RunResult], *, version: str, is_interrupted: bool
-) -> None:
-    """The scenario, every run with its counters, and the ports of the first run of each transport and routing."""
+    path: Path, scenario: ScenarioConfig, results: list[RunResult], *, version: str, is_interrupted: bool,
+    captures: list[str],
+) -> None:  # fmt: skip
+    """The scenario, every run with its counters, the ports of the first one of a transport and routing, captures."""
     told = report(results)
     seen: set[tuple[str, str]] = set()
     for row, result in zip(told["runs"], results, strict=True):
@@ -70,11 +72,13 @@ def write_results(
         row["setup_s"] = result.setup_s
         row["unfinished"] = result.unfinished
         row["errors"] = result.errors
+        row["incidents"] = result.incidents
         row["counters"] = result.counters
         if (result.transport, result.routing) not in seen:
             seen.add((result.transport, result.routing))
             row["ports"] = result.ports
     with replacing(path) as file:
-        head = {"ttpoe": version, "scenario": asdict(scenario), "is_interrupted": is_interrupted}
+        head = {"ttpoe": version, "scenario": asdict(scenario), "is_interrupted": is_interrupted,
+                "captures": captures}  # fmt: skip
         json.dump({**head, **told}, file, indent=1)
         file.write("\n")

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -109,13 +110,14 @@ def run_scenario(
     from ttpoe._jit import compiling
 
     results: list[RunResult] = []
+    captures: list[Path] = []
     interrupted = False
     try:
         ports = _captured_ports(capture, out, scenario)
         with ExitStack() as stack:
 
             def open_sink(fabric: Fabric) -> TraceSink:
-                return _open_capture(stack, fabric, out, ports, timestamps)
+                return _open_capture(stack, fabric, out, ports, timestamps, captures)
 
             runs = len(scenario.runs) * scenario.repeat
             status = stack.enter_context(_Status(Console(stderr=True), runs))
@@ -134,7 +136,7 @@ def run_scenario(
             results.sort(key=lambda result: order.index((result.transport, result.routing)))
     except ConfigError as error:
         raise usage_error(origin + str(error), option_names or {}) from None
-    return _tell(scenario, results, out, as_json, interrupted, figure)
+    return _tell(scenario, results, out, captures, as_json, interrupted, figure)
 
 
 def usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
@@ -170,7 +172,7 @@ def _make_directory(out: Path) -> None:
 
 
 def _open_capture(
-    stack: ExitStack, fabric: Fabric, out: Path | None, ports: frozenset[str], timestamps: str
+    stack: ExitStack, fabric: Fabric, out: Path | None, ports: frozenset[str], timestamps: str, captures: list[Path]
 ) -> TraceSink:
     from emulator.results import display_name
     from traces.frames import CaptureWriter, FrameBuilder
@@ -186,19 +188,30 @@ def _open_capture(
     writer = CaptureWriter(
         out / display_name(fabric), builder, sorted(ports), resolution=timestamps, rate_bps=topology.rate_bps
     )
+    captures += writer.paths.values()
     return stack.enter_context(writer).sink
 
 
 def _write_files(
-    out: Path, scenario: ScenarioConfig, results: list[RunResult], is_interrupted: bool, figure: str
+    out: Path, scenario: ScenarioConfig, results: list[RunResult], captures: list[Path], is_interrupted: bool,
+    figure: str,
 ) -> None:
     from emulator.experiments.report import write_flows, write_ports, write_results
     from traces.plots import plot_incast
 
-    write_results(out / "results.json", scenario, results, version=version("ttpoe"), is_interrupted=is_interrupted)
+    write_results(
+        out / "results.json", scenario, results, version=version("ttpoe"), is_interrupted=is_interrupted,
+        captures=sorted(str(path.relative_to(out)) for path in captures),
+    )  # fmt: skip
     write_flows(out / "flows.csv", results)
     write_ports(out / "ports.csv", results)
     plot_incast(results, out / figure)
+
+
+def _listed(what: str, out: Path, paths: Collection[Path]) -> str:
+    """A line that names the first few of ``paths`` below ``out``; nothing without any."""
+    names = sorted(str(path.relative_to(out)) for path in paths)
+    return f"{what}: {', '.join(names[:6])}{' and more' if len(names) > 6 else ''}\n" if names else ""
 
 
 def _print(text: str) -> None:
@@ -211,9 +224,9 @@ def _print(text: str) -> None:
 
 
 def _tell(
-    scenario: ScenarioConfig, results: list[RunResult], out: Path | None, as_json: bool, interrupted: bool,
-    figure: str,
-) -> ExitStatus:
+    scenario: ScenarioConfig, results: list[RunResult], out: Path | None, captures: list[Path], as_json: bool,
+    interrupted: bool, figure: str,
+) -> ExitStatus:  # fmt: skip
     """Write and print what there is; decide the exit status."""
     from emulator.experiments.report import report
 
@@ -229,12 +242,11 @@ def _tell(
         text = captured.get()
     if out is not None and results:
         try:
-            _write_files(out, scenario, results, interrupted, figure)
+            _write_files(out, scenario, results, captures, interrupted, figure)
             if not as_json:
-                captures = sorted(str(path.relative_to(out)) for path in out.glob("*/*.pcapng"))
                 text += f"wrote results.json, flows.csv, ports.csv and {figure} to {out}\n"
-                if captures:
-                    text += f"captures there: {', '.join(captures[:6])}{' and more' if len(captures) > 6 else ''}\n"
+                text += _listed("captures", out, captures)
+                text += _listed("left there by earlier runs", out, set(out.glob("*/*.pcapng")).difference(captures))
         except OSError as failed:
             click.echo(f"error: --out: cannot write to directory {out}: {failed.strerror or failed}", err=True)
             status = ExitStatus.ERROR
@@ -247,10 +259,11 @@ def _tell(
         for error in result.errors:
             click.echo(f"error: {name}: {error}", err=True)
             told_of.add(ExitStatus.PROMISE_BROKEN)
-        if result.unfinished:
-            shown = ", ".join(result.unfinished[:8]) + (" and more" if len(result.unfinished) > 8 else "")
-            click.echo(f"unfinished: {name}: {len(result.unfinished)} of {len(result.flows)} flows: {shown}", err=True)
-            told_of.add(ExitStatus.UNFINISHED)
+        for what, flows in (("unfinished", result.unfinished), ("arrived changed", result.changed)):
+            if flows:
+                shown = ", ".join(flows[:8]) + (" and more" if len(flows) > 8 else "")
+                click.echo(f"{what}: {name}: {len(flows)} of {len(result.flows)} flows: {shown}", err=True)
+                told_of.add(ExitStatus.UNFINISHED)
     if interrupted:
         runs = len(scenario.runs) * scenario.repeat
         click.echo(f"interrupted: {len(results)} of {runs} runs are kept", err=True)

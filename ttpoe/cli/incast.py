@@ -18,6 +18,7 @@ _OPTIONS = {
     "link.rate_bps": "--rate",
     "link.delay_ps": "--delay",
     "switch.buffer_bytes": "--buffer",
+    "switch.alpha": "--alpha",
     "ttpoe.mtu_bytes": "--mtu",
     "roce.mtu_bytes": "--mtu",
     "ttpoe.window_bytes": "--window",
@@ -39,6 +40,7 @@ _OPTIONS = {
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
 @click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of the switch. [12MB]")
+@click.option("--alpha", type=float, metavar="FACTOR", help="Dynamic threshold: a queue's share of what is free. [1.0]")
 @click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
 @click.option("--congestion-control", type=click.Choice(CONGESTION_CONTROLS), help="TTPoE's, beside --window. [fixed]")
 @click.option("--drain-rate", type=RATE, help="TTPoE's receiver is read no faster than this, per link. [at once]")
@@ -48,7 +50,7 @@ _OPTIONS = {
 @output_options
 def command(
     transport: str | None, senders: int | None, size: int | None, rate: int | None, delay: int | None,
-    mtu: int | None, buffer: int | None, window: int | None, congestion_control: str | None,
+    mtu: int | None, buffer: int | None, alpha: float | None, window: int | None, congestion_control: str | None,
     drain_rate: int | None, jitter: int | None, seed: int | None, repeat: int | None,
     out: Path | None, capture: str | None, timestamps: str, as_json: bool,
 ) -> int:  # fmt: skip
@@ -68,6 +70,7 @@ def command(
     set_field(values, "link.rate_bps", rate)
     set_field(values, "link.delay_ps", delay)
     set_field(values, "switch.buffer_bytes", buffer)
+    set_field(values, "switch.alpha", alpha)
     set_field(values, "ttpoe.mtu_bytes", mtu)
     set_field(values, "roce.mtu_bytes", mtu)
     set_field(values, "ttpoe.window_bytes", window)

@@ -17,6 +17,8 @@ _ROWS = (
     ("slowdown p99", "slowdown_p99", 2),
     ("Jain's index", "jain", 4),
     ("drops, frames", "drops", 0),
+    ("lost on lines, frames", "lost", 0),
+    ("arrived changed, frames", "corrupted", 0),
     ("resent, frames", "resent_packets", 0),
     ("timeouts", "timeouts", 0),
     ("refused (NACK_FULL)", "nack_fulls", 0),
@@ -24,7 +26,7 @@ _ROWS = (
     ("paused, sum of ports, us", "paused_us", 1),
     ("peak queue, kB", "max_queue_kb", 0),
 )
-_UNLESS_ALL_ZERO = {"nack_fulls"}
+_UNLESS_ALL_ZERO = {"nack_fulls", "lost", "corrupted"}
 """Rows of what needs a scenario of its own to happen."""
 _AFTER = {
     "makespan_us": ("  wire bound, us", "wire_bound_us", 1),

@@ -12,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from emulator.roce import CNP
+from emulator.rows import whole_lines
 from ttpoe._jit import kernel
 from ttpoe.units import NEVER
 
-RATE = np.dtype(
+RATE = whole_lines(
     [
         (name, "i8")
         for name in (
@@ -33,7 +34,6 @@ RATE = np.dtype(
             "cnps_sent", "cnps_received", "marks_received",
         )
     ],
-    align=True,
 )  # fmt: skip
 """One row an end: the reaction point of a sender, the notification point of a receiver."""
 

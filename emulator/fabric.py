@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator import roce, series, world
+from emulator import roce, rows, series, world
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
 from emulator.engine import MARGIN, RunStatus, run
@@ -108,20 +108,18 @@ class Fabric:
     def _build(self) -> world.World:
         scenario, topology = self.scenario, self.topology
         n_flows, n_ports = len(self.messages), len(topology.port_names)
-        flows = np.zeros(n_flows, world.FLOW)
+        flows = rows.zeros(n_flows, world.FLOW)
         flows["size_bytes"] = [m.size_bytes for m in self.messages]
         flows["start_ps"] = [m.start_ps for m in self.messages]
         flows["finished_rx_ps"] = flows["finished_tx_ps"] = units.NEVER
-        ends = np.zeros(2 * n_flows, world.END)
+        ends = rows.zeros(2 * n_flows, world.END)
         ends["timer_pending_ps"] = units.NEVER
         ends["host"] = np.array([(m.src, m.dst) for m in self.messages], np.int32).ravel()
         ends["nic"] = self.flow_nics.ravel()
         ends["peer_nic"] = self.flow_nics[:, ::-1].ravel()
         ends["port"] = topology.nic_port[ends["nic"]]
-        hashes = [
-            name_hash(self.seed, "ecmp", m.name, side) & 0xFFFFFFFF for m in self.messages for side in ("tx", "rx")
-        ]
-        ends["entropy"] = np.array(hashes, np.uint32).view(np.int32)
+        hashes = [name_hash(self.seed, "ecmp", m.name, side) for m in self.messages for side in ("tx", "rx")]
+        ends["entropy"] = [(value & 0xFFFFFFFF) - 2**31 for value in hashes]
         ends["priority"] = np.repeat(self.data_priorities, 2)
         ends["answer_priority"] = ends["priority"] if scenario.ack_priority is None else scenario.ack_priority
         ports = self._build_ports()
@@ -134,16 +132,16 @@ class Fabric:
         impairments, ordinals, ports["impairment"] = build_impairments(
             self.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames
         )
-        queues = np.zeros(n_ports * PRIORITIES, QUEUE)
+        queues = rows.zeros(n_ports * PRIORITIES, QUEUE)
         for name in ("head", "tail", "ready_head", "ready_tail"):
             queues[name] = -1
         queues["pause_until_ps"] = units.NEVER
         links, ring, pools, params = self._build_ttpoe(n_flows)
-        out = np.zeros(8, state.FRAME)
-        frames = np.zeros(_FIRST_PACKETS, state.FRAME)
+        out = rows.zeros(8, state.FRAME)
+        frames = rows.zeros(_FIRST_PACKETS, state.FRAME)
         engine = np.zeros(1, world.ENGINE)
         event_rows = n_flows + 4 * n_ports + 4 * MARGIN
-        nodes = _chain(np.zeros(event_rows, EVENT), 0, -1)
+        nodes = _chain(rows.zeros(event_rows, EVENT), 0, -1)
         schedule = np.zeros(1, SCHEDULE)
         schedule["free_count"] = event_rows
         schedule["slots"] = schedule["era_slots"] = -1
@@ -167,14 +165,14 @@ class Fabric:
         engine["is_notifying"] = self.profile.is_ect
         engine["is_paced"] = self.is_paced
         arrays = world.World(
-            engine=engine, schedule=schedule, nodes=nodes, far=np.zeros(event_rows, EVENT),
+            engine=engine, schedule=schedule, nodes=nodes, far=rows.zeros(event_rows, EVENT),
             due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
             ports=ports, queues=queues, dwrr=dwrr, marking=set_marking(self.ecn, topology, self.seed),
             ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
             storms=np.zeros(n_ports * PRIORITIES if watchdog else 1, np.int64),
             incidents=np.zeros(_INCIDENTS if watchdog else 1, INCIDENT),
-            packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
+            packets=_chain(rows.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, **build_roce(self, ends, ports),
             kicks=np.zeros(n_ports, np.int32), **self._build_routing(memory.switches),
@@ -202,7 +200,7 @@ class Fabric:
     def _build_ports(self) -> np.ndarray:
         scenario, topology = self.scenario, self.topology
         n_ports = len(topology.port_names)
-        ports = np.zeros(n_ports, world.PORT)
+        ports = rows.zeros(n_ports, world.PORT)
         ports["tie"] = [name_hash(self.seed, "port", name) & 0xFFFFFFFF for name in topology.port_names]
         ports["rate_bps"] = topology.rate_bps
         exact = 8_000_000_000_000 % topology.rate_bps == 0
@@ -278,8 +276,8 @@ class Fabric:
         pools["limit_bytes"] = config.window_bytes if config.shared_window else units.NEVER
         pools["limit_bytes"][-1] = units.NEVER
         if not self.profile.is_ttpoe:
-            return np.zeros(1, state.LINK), np.zeros(1, state.SENT), pools, params
-        links = np.zeros(2 * n_flows, state.LINK)
+            return rows.zeros(1, state.LINK), rows.zeros(1, state.SENT), pools, params
+        links = rows.zeros(2 * n_flows, state.LINK)
         seqs = np.array(
             [name_hash(self.seed, "seq", m.name, side) & 0xFFFFFFFF for m in self.messages for side in ("tx", "rx")]
         )
@@ -357,17 +355,17 @@ class Fabric:
         schedule["free_count"] += served
         if schedule["free_count"] > old // 2:
             return
-        nodes = _chain(_doubled(w.nodes), old, int(schedule["free_head"]))
+        nodes = _chain(rows.doubled(w.nodes), old, int(schedule["free_head"]))
         schedule["free_head"] = old
         schedule["free_count"] += old
         names = ("far", "due", "due_subject", "spare", "spare_subject")
-        self.world = w._replace(nodes=nodes, **{name: _doubled(getattr(w, name)) for name in names})
+        self.world = w._replace(nodes=nodes, **{name: rows.doubled(getattr(w, name)) for name in names})
 
     def _grow_packets(self) -> None:
         old = len(self.world.packets)
         engine = self.world.engine[0]
-        packets = _chain(_doubled(self.world.packets), old, int(engine["free_head"]))
-        frames = _doubled(self.world.frames)
+        packets = _chain(rows.doubled(self.world.packets), old, int(engine["free_head"]))
+        frames = rows.doubled(self.world.frames)
         engine["free_head"] = old
         engine["free_count"] += old
         self.world = self.world._replace(packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME))
@@ -400,10 +398,6 @@ def _longest_ps(ports: np.ndarray, largest_wire_bytes: int) -> int:
     """How far ahead a line's next event can lie: its largest frame and its delay."""
     line_ps = (largest_wire_bytes * 8_000_000_000_000 + ports["rate_bps"] - 1) // ports["rate_bps"]
     return int((line_ps + ports["delay_ps"]).max())
-
-
-def _doubled(rows: np.ndarray) -> np.ndarray:
-    return np.concatenate([rows, np.zeros_like(rows)])
 
 
 def _chain(rows: np.ndarray, first: int, after: int) -> np.ndarray:

@@ -135,6 +135,7 @@ def make_packet(world, e, k):
     frame["payload_bytes"] = row["payload_bytes"]
     packet["end"] = e ^ 1
     packet["dst"] = end["peer_nic"]
+    packet["entropy"] = end["entropy"]
     packet["cookie"] = p
     packet["in_port"] = -1
     opcode = int(row["opcode"])

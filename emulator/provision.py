@@ -11,6 +11,7 @@ from emulator.dwrr import DWRR
 from emulator.ecn import no_marking
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.quantities import ConfigError
+from emulator.rows import zeros
 from emulator.switching import EcnConfig, SwitchConfig
 from emulator.topology import Topology, headroom_bound_bytes
 from emulator.transports import Profile
@@ -47,8 +48,8 @@ def divide_memory(
         Largest frame on the line.
     """
     n_ports = len(topology.port_names)
-    ingress = np.zeros(n_ports * PRIORITIES, INGRESS)
-    switches = np.zeros(topology.switches, SWITCH)
+    ingress = zeros(n_ports * PRIORITIES, INGRESS)
+    switches = zeros(topology.switches, SWITCH)
     rules = np.zeros(topology.switches * PRIORITIES, RULES)
     has_pfc = profile.flow_control == "pfc"
     lossless = [p for p in priorities if has_pfc and config.rules(p).is_lossless]

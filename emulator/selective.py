@@ -13,8 +13,6 @@ answer and all of `REORDERING` are our readings.
 
 from __future__ import annotations
 
-import numpy as np
-
 from emulator.roce import (
     ACKNOWLEDGE,
     PSN_MASK,
@@ -26,10 +24,11 @@ from emulator.roce import (
     roce_poll,
     rto_ps,
 )  # fmt: skip
+from emulator.rows import whole_lines
 from ttpoe._jit import kernel
 from ttpoe.units import NEVER
 
-SELECTIVE = np.dtype(
+SELECTIVE = whole_lines(
     [
         (name, "i8")
         for name in (
@@ -39,7 +38,6 @@ SELECTIVE = np.dtype(
             "nak_at_ps",  # receiver, `REORDERING`: a gap that is still there is told
         )
     ],
-    align=True,
 )  # fmt: skip
 
 WORD_SHIFT = 5

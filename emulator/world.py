@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from emulator.rows import whole_lines
 from ttpoe.state import FRAME
 
 
@@ -42,7 +43,7 @@ TTPOE = 0
 ROCE = 1
 """Protocols of ``engine["protocol"]``."""
 
-PORT = np.dtype(
+PORT = whole_lines(
     [
         # what every frame touches, within a cache line
         *_int64(
@@ -59,9 +60,10 @@ PORT = np.dtype(
         ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"),
         ("is_watched", "i1"),  # 1 + the priority whose queue is sampled, or 0
         ("impairment", "i4"),  # row of ``impairments`` for its line, or -1
-        # the rest
+        # the next line of the cache: what each frame sent touches first
+        *_int64("tx_frames", "tx_bytes", "rate_bps"),
         *_int64(
-            "tx_frames", "tx_bytes", "rate_bps", "timer_pending_ps",
+            "timer_pending_ps",
             "stuck_until_ps",  # hosts: a faulty NIC pauses its peer's priorities ``xoff`` until then
             "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
         ),
@@ -70,22 +72,20 @@ PORT = np.dtype(
         ("weighted", "i2"),  # bit n: priority n shares the line by weight
         ("storm", "i2"),  # bit n: the watchdog drops what priority n would send
         ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
-    ],
-    align=True,
+    ]
 )
 """A port's sending side; the port at the other end of its cable is its index with the lowest bit flipped."""
 
-END = np.dtype(
+END = whole_lines(
     [
         ("timer_pending_ps", "i8"),  # the earliest timer event in the heap
         ("drain_from_ps", "i8"), ("drain_base_bytes", "i8"),  # the reader has been busy since, having read so much then
         ("send_at_ps", "i8"),  # no data before, by its rate; an event then puts it back in its NIC's round
         ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
-        ("entropy", "i4"),  # 32-bit hash of what ECMP looks at
+        ("entropy", "i4"),  # hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
         ("answer_priority", "i1"),
     ],
-    align=True,
 )
 """One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index. One cache line."""
 

@@ -336,7 +336,9 @@ def host_on_timer(world, e, now_ps):
     elif world.roce_params[0]["recovery"] < SELECTIVE_REPEAT:
         roce_on_timeout(world.qps[e], world.roce_params[0], now_ps)
     else:
-        selective_on_timeout(world.qps[e], world.selective[e], world.roce_params[0], now_ps)
+        n = selective_on_timeout(
+            world.qps[e], world.selective[e], world.roce_params[0], now_ps, world.roce_out, 0
+        )
     _note_progress(world, e, now_ps)
     arm_timer(world, e)
     return n

@@ -51,7 +51,6 @@ def build_roce(fabric: Fabric, ends: np.ndarray, ports: np.ndarray) -> dict[str,
         rows = arrays["selective"] = zeros(len(ends), selective.SELECTIVE)
         rows["first_word"] = np.arange(len(ends)) * (slots >> selective.WORD_SHIFT)
         rows["mask"] = slots - 1
-        rows["nak_at_ps"] = units.NEVER
         arrays["bits"] = np.zeros(len(ends) * slots >> selective.WORD_SHIFT, np.int64)
     if fabric.is_paced:
         rates = arrays["rates"] = zeros(len(ends), dcqcn.RATE)

@@ -10,7 +10,7 @@ import pytest
 from emulated import COMPILED, examples, flows, incast, make, result_of, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rocepair import RTO_HIGH_PS, RTO_LOW_PS, RTO_PS, SLOTS, US, Pair, ack, carry
+from rocepair import RTO_HIGH_PS, RTO_LOW_PS, SLOTS, US, Pair, ack, carry
 
 from emulator.config import ConfigError
 from emulator.engine import RunStatus
@@ -140,26 +140,30 @@ def test_reordering_alone_resends_nothing(order: list[int]) -> None:
     assert not pair.bits.any()
 
 
-def test_a_gap_that_stays_is_told_once_in_a_while() -> None:
+def test_gaps_that_stay_are_told_together_after_a_while() -> None:
+    """What was missing when the clock began is lost when it ends; what went missing since has a clock of its own."""
     pair = Pair(20_000, recovery="reordering")
     sent = pair.send_all()
-    answers = []
-    for k, now_us in ((1, 0), (2, 50), (3, 99), (4, 100), (5, 150), (6, 199), (7, 200)):
+    for k, now_us in ((0, 0), (2, 10), (5, 10), (9, 50), (13, 60)):
         pair.now_ps = now_us * US
-        answers.append(pair.give(1, sent[k]))
-    is_told = [answer_of(answer)[0] == SYNDROME_NAK_SEQUENCE for answer in answers]
-    assert is_told == [False] * 3 + [True, False, False, True]
-    for answer in answers[:4]:
+        answer = pair.give(1, sent[k])
+        assert answer_of(answer)[0] == SYNDROME_ACK
         pair.give(0, answer)  # type: ignore[arg-type]
-    assert psns(pair.send_all()) == [0]  # not 5 and on, which may be on their way
-    for k in (0, 9):
-        pair.now_ps += US
-        answers.append(pair.give(1, sent[k]))
-    assert answer_of(answers[-1]) == (SYNDROME_ACK, 7, 9)  # a new gap has its own time
-    pair.give(0, answers[-1])  # type: ignore[arg-type]
-    pair.timeout()
-    assert psns(pair.send_all()) == [8]
-    assert pair.now_ps >= RTO_PS
+    assert pair.qps["timer_at_ps"][1] == 110 * US
+    assert pair.send() is None
+    nak = pair.missed()
+    assert answer_of(nak) == (SYNDROME_NAK_SEQUENCE, 1, 2)
+    pair.give(0, nak)
+    assert psns(pair.send_all()) == [1]
+    nak = pair.missed()
+    assert answer_of(nak) == (SYNDROME_NAK_SEQUENCE, 1, 13)  # 100 us later, of all that came by then
+    pair.give(0, nak)
+    again = pair.send_all()
+    assert psns(again) == [1, 3, 4, 6, 7, 8, 10, 11, 12]  # 1 as well, whose resend did not come
+    for packet in again:
+        answer = pair.give(1, packet)
+    assert answer_of(answer) == (SYNDROME_ACK, 13, None)
+    assert pair.qps["timer_at_ps"][1] == NEVER
 
 
 @given(
@@ -212,16 +216,12 @@ def test_go_back_0_begins_again(lost: list[int]) -> None:
     assert (pair.qps["rx_bytes"][1], pair.qps["msn"][1]) == (6000, 1)
 
 
-def every_256th(frames: int) -> list[int]:
-    return list(range(256, frames, 256))
-
-
 @COMPILED
 def test_go_back_0_delivers_nothing_where_go_back_n_is_healthy() -> None:
     """Guo et al. 2016, section 4.1: one loss in 256 packets, messages of 4 MB in packets of 1 KB, a busy line."""
     values = incast(
         1, 4_000_000, roce={"mtu_bytes": 1024}, until_ps="20ms",
-        topology={"links": [{"hosts": [1], "bad_fcs_frames": every_256th(400_000)}]},
+        topology={"links": [{"hosts": [1], "impaired_ways": "from_host", "impairments": {"loss_every": 256}}]},
         profiles=[{"name": "back-0", "base": "roce", "recovery": "go-back-0"}],
     )  # fmt: skip
     healthy, lost = result_of(values, "roce"), result_of(values, "back-0")
@@ -295,6 +295,15 @@ def test_a_loss_under_reordering_costs_its_time_and_one_packet() -> None:
     assert result.counters["resent_packets"] == 1
     frame_ps = 4194 * 80
     assert result.flows["fct_rx_ps"][0] == result.flows["ideal_ps"][0] + frame_ps  # the rest goes on meanwhile
+
+
+def test_losses_under_reordering_are_repaired_without_a_timeout() -> None:
+    """Though nothing more comes: the receiver's clock runs on."""
+    impaired = {"hosts": [1], "impaired_ways": "from_host", "impairments": {"loss_every": 50}}
+    result = result_of(incast(1, 4_000_000, topology={"links": [impaired]}), "spectrum")
+    assert result.flows["timeouts"].tolist() == [0]
+    assert result.flows["fct_rx_ps"][0] < result.flows["ideal_ps"][0] + 3 * 110 * US
+    assert result.counters["resent_packets"] < 1.2 * 977 / 50 + 5
 
 
 def test_what_is_told_on_the_line() -> None:

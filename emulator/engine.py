@@ -22,6 +22,7 @@ from emulator.framing import frame_wire_bytes
 from emulator.host import (
     host_on_frame,
     host_on_timer,
+    host_on_wake,
     host_start_flow,
     make_packet,
     note_ready,
@@ -254,12 +255,15 @@ def run(world, until_ps, max_events):
         elif index < len(world.ends):
             answering_end = index
             answers = host_on_timer(world, index, now_ps)
-        elif index >= len(world.ends) + len(world.flows):
-            engine["stop"] = index - len(world.ends) - len(world.flows)
-            return _STOP
-        else:
+        elif index < len(world.ends) + len(world.flows):
             answering_end = 2 * (index - len(world.ends))
             answers = host_start_flow(world, answering_end >> 1, now_ps)
+        elif index < 2 * len(world.ends) + len(world.flows):
+            answering_end = index - len(world.ends) - len(world.flows)
+            host_on_wake(world, answering_end, now_ps)
+        else:
+            engine["stop"] = index - 2 * len(world.ends) - len(world.flows)
+            return _STOP
         if answering_end >= 0:
             nic = int(world.ends[answering_end]["port"])
             for k in range(answers):

@@ -22,13 +22,14 @@ from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.paths import Routes
 from emulator.pfc import arm_port_timer
 from emulator.provision import divide_memory, prepare_retries, set_marking, share_lines
+from emulator.queue_pairs import build_roce
 from emulator.results import RunResult, collect
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
+from emulator.switching import EcnConfig
 from emulator.timeline import Timeline
 from emulator.topology import Topology
-from emulator.transports import PROFILES
 from emulator.watchdog import INCIDENT
 from emulator.workloads import Message, Setting, dependents, make_workload, name_hash
 from ttpoe import state, units
@@ -73,10 +74,10 @@ class Fabric:
     ----------
     scenario : ScenarioConfig
     transport : str
-        A key of :data:`emulator.transports.PROFILES`.
+        One of the scenario's, or any key of :data:`emulator.transports.PROFILES`.
     seed : int
     routing : str, optional
-        A key of :data:`emulator.routing.POLICIES`; the scenario's first by default.
+        A key of :data:`emulator.routing.POLICIES`; by default the scenario's first for this transport.
     capture : collection of str
         Names of ports whose frames go to the sink.
     """
@@ -89,7 +90,8 @@ class Fabric:
         self.scenario = scenario
         self.transport = transport
         self.seed = seed
-        self.routing = routing or scenario.routings[0]
+        self.profile = scenario.profile(transport)
+        self.routing = routing or scenario.routings_of(transport)[0]
         shape = scenario.topology
         hosts = shape.hosts if shape.kind == "star" else shape.host_count
         self.workload = make_workload(scenario.workload, Setting(seed, hosts, scenario.link.rate_bps))
@@ -102,10 +104,14 @@ class Fabric:
             raise ConfigError(f"capture: there is no port {unknown[0]!r}; ports are {known} and so on")
         if capture and scenario.frame_overhead == "peer":
             raise ConfigError('capture: frames without headers cannot be captured; set frame_overhead = "real"')
-        self.profile = PROFILES[transport]
         if self.profile.flow_control == "credits" and any(c.duplicate for c in self.topology.impairments.values()):
             raise ConfigError(
                 f"link.impairments.duplicate: {transport} accounts for each frame once by its credits; leave it out"
+            )
+        if scenario.switch.trim_priority is not None and self.profile.is_selective:
+            raise ConfigError(
+                f"switch.trim_priority: {transport} keeps what comes out of order and has no use for headers alone; "
+                "leave it out"
             )
         if scenario.events and (self.profile.flow_control == "credits" or scenario.link.retry_bytes):
             raise ConfigError(
@@ -144,11 +150,10 @@ class Fabric:
         ends["entropy"] = [(value & 0xFFFFFFFF) - 2**31 for value in hashes]
         ends["priority"] = np.repeat(self.data_priorities, 2)
         ends["answer_priority"] = ends["priority"] if scenario.ack_priority is None else scenario.ack_priority
-        ends["ecn"][0::2] = ECT if self.is_ecn_capable else NOT_ECT
         ports = self._build_ports()
         frame_bytes = data_wire_bytes(self.transport, scenario)
         used = tuple(sorted({*ends["priority"].tolist(), *ends["answer_priority"].tolist()}))
-        memory = divide_memory(scenario.switch, self.transport, topology, self.flow_nics, used, frame_bytes)
+        memory = divide_memory(scenario.switch, self.profile, topology, self.flow_nics, used, frame_bytes)
         self._start_storms(ports, memory.ingress)
         memory.switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
         dwrr, ports["weighted"] = share_lines(scenario.switch, topology, frame_bytes)
@@ -160,7 +165,6 @@ class Fabric:
             queues[name] = -1
         queues["pause_until_ps"] = units.NEVER
         links, ring, pools, params = self._build_ttpoe(n_flows)
-        qps, roce_params = self._build_roce(n_flows)
         out = rows.zeros(8, state.FRAME)
         frames = rows.zeros(_FIRST_PACKETS, state.FRAME)
         engine = np.zeros(1, world.ENGINE)
@@ -192,11 +196,15 @@ class Fabric:
         if scenario.hosts.drain_rate_bps is not None:
             engine["drain_bytes"], engine["drain_ps"] = drain_ratio(scenario.hosts.drain_rate_bps)
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
+        engine["cnp_priority"] = scenario.cnp_priority
+        engine["data_ecn"] = ECT if self.is_ecn_capable else NOT_ECT
+        engine["is_notifying"] = self.profile.is_ect
+        engine["is_paced"] = self.is_paced
         arrays = world.World(
             engine=engine, schedule=schedule, nodes=nodes, far=rows.zeros(event_rows, EVENT),
             due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
-            ports=ports, queues=queues, dwrr=dwrr, marking=set_marking(scenario.switch, topology, self.seed),
+            ports=ports, queues=queues, dwrr=dwrr, marking=set_marking(self.ecn, topology, self.seed),
             ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
             credits=memory.credits, retries=prepare_retries(scenario.link.retry_bytes, topology, frame_bytes),
             storms=np.zeros(n_ports * PRIORITIES if watchdog else 1, np.int64),
@@ -204,8 +212,8 @@ class Fabric:
             packets=_chain(rows.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             flows=flows, dependents=waiting, dependents_first=waiting_first, ends=ends,
-            links=links, ring=ring, pools=pools, params=params, qps=qps,
-            roce_params=roce_params, kicks=np.zeros(n_ports, np.int32), **self._build_routing(memory.switches),
+            links=links, ring=ring, pools=pools, params=params, **build_roce(self, ends, ports),
+            kicks=np.zeros(n_ports, np.int32), **self._build_routing(memory.switches),
             impairments=impairments, ordinals=ordinals,
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
             series=np.zeros(series.ROWS, world.SERIES),
@@ -296,9 +304,20 @@ class Fabric:
         return np.array([mine if m.priority is None else m.priority for m in self.messages], np.int8)
 
     @property
+    def is_paced(self) -> bool:
+        """Whether ends have a rate that may be below their line's."""
+        return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.rate_bps is not None)
+
+    @property
+    def ecn(self) -> EcnConfig | None:
+        """How switches mark: as the scenario says, else by line rate where the transport answers marks."""
+        given = self.scenario.switch.ecn
+        return EcnConfig() if given is None and self.profile.is_ect else given
+
+    @property
     def is_ecn_capable(self) -> bool:
         """Whether senders set ECT, so that switches may mark."""
-        return self.profile.protocol == world.ROCE and self.scenario.roce.ecn
+        return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.ecn)
 
     @property
     def watched_port(self) -> int:
@@ -338,19 +357,6 @@ class Fabric:
             open_links(links[1::2], seqs[0::2])
         # Not their concatenation, which would touch pages that most runs never use.
         return links, np.zeros(len(senders) + len(receivers), state.SENT), pools, params
-
-    def _build_roce(self, n_flows: int) -> tuple[np.ndarray, np.ndarray]:
-        config = self.scenario.roce
-        params = np.zeros(1, roce.ROCE_PARAMS)
-        window = units.NEVER if config.window_bytes is None else config.window_bytes
-        params[0] = (config.mtu_bytes, window, config.rto_ps, config.retry_limit, config.ack_every_packets)
-        if self.profile.protocol != world.ROCE:
-            return rows.zeros(1, roce.QP), params
-        qps = rows.zeros(2 * n_flows, roce.QP)
-        psns = [name_hash(self.seed, "psn", m.name) & roce.PSN_MASK for m in self.messages]
-        qps["initial_psn"] = np.repeat(psns, 2)
-        qps["timer_at_ps"] = units.NEVER
-        return qps, params
 
     def run(
         self,

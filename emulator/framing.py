@@ -11,7 +11,6 @@ import numpy as np
 
 from emulator import ideal, roce
 from emulator.packet import LINE_ONLY_BYTES
-from emulator.transports import PROFILES
 from emulator.world import ROCE, TTPOE
 from ttpoe._jit import kernel
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
@@ -25,9 +24,10 @@ PEER_CONTROL_BYTES = 64
 line as in a buffer; PFC frames are as they are. So count simulators such as htsim, whose figures compare with nothing
 else."""
 
-ETHERNET, PEER, INFINIBAND = range(3)
-"""What is around a frame. InfiniBand's have LRH 8 and VCRC 2 in place of Ethernet 14, IPv4 20, UDP 8, FCS 4, preamble
-and gap 20; the symbols that delimit them are left out, so all of a frame is also in the buffer."""
+ETHERNET, PEER, INFINIBAND, ROCE_V1 = range(4)
+"""What is around a frame. RoCEv1 has a GRH of 40 bytes in place of IPv4 and UDP. InfiniBand's have LRH 8 and VCRC 2 in
+place of Ethernet 14, IPv4 20, UDP 8, FCS 4, preamble and gap 20; the symbols that delimit them are left out, so all of
+a frame is also in the buffer."""
 _NOT_INFINIBAND_BYTES = 14 + 20 + 8 + 4 + 20 - (8 + 2)
 
 _PAYLOAD = int(Opcode.PAYLOAD)
@@ -38,40 +38,44 @@ def is_data_frame(protocol, opcode):
     """1 for a frame with payload."""
     if protocol == TTPOE:
         return opcode == _PAYLOAD
-    return opcode != roce.ACKNOWLEDGE
+    return opcode < roce.ACKNOWLEDGE
 
 
 @kernel(export=True, inline=True)
 def frame_wire_bytes(protocol, framing, opcode, payload_bytes):
-    """Bytes on the line of one frame (int64); ``framing``: one of the three above."""
+    """Bytes on the line of one frame (int64); ``framing``: one of the four above."""
     if framing == PEER:
         return payload_bytes if is_data_frame(protocol, opcode) else PEER_CONTROL_BYTES
     if protocol == TTPOE:
         return max(HEADER_BYTES + payload_bytes, MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
-    size = roce.wire_bytes(opcode, payload_bytes)
+    header_bytes = roce.ETHERNET_GRH_BYTES if framing == ROCE_V1 else roce.ETHERNET_IP_UDP_BYTES
+    size = roce.wire_bytes(opcode, payload_bytes, header_bytes)
     return size - _NOT_INFINIBAND_BYTES if framing == INFINIBAND else size
 
 
 def mtu_of(transport: str, scenario: ScenarioConfig) -> int:
     """Payload of a transport's full frames."""
-    return scenario.ttpoe.mtu_bytes if PROFILES[transport].is_ttpoe else scenario.roce.mtu_bytes
+    return scenario.ttpoe.mtu_bytes if scenario.profile(transport).is_ttpoe else scenario.roce.mtu_bytes
 
 
 def framing_of(transport: str, scenario: ScenarioConfig) -> int:
-    """What is around a transport's frames: `ETHERNET`, `PEER` or `INFINIBAND`."""
+    """What is around a transport's frames: `ETHERNET`, `PEER`, `INFINIBAND` or `ROCE_V1`."""
+    profile = scenario.profile(transport)
     if scenario.frame_overhead == "peer":
         return PEER
-    return INFINIBAND if PROFILES[transport].is_infiniband else ETHERNET
+    if profile.is_infiniband:
+        return INFINIBAND
+    return ROCE_V1 if profile.protocol == ROCE and scenario.roce.version == 1 else ETHERNET
 
 
 def line_only_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """What a frame takes on the line and not in a buffer."""
-    return LINE_ONLY_BYTES if framing_of(transport, scenario) == ETHERNET else 0
+    return LINE_ONLY_BYTES if framing_of(transport, scenario) in (ETHERNET, ROCE_V1) else 0
 
 
 def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of a transport's largest frame."""
-    protocol = PROFILES[transport].protocol
+    protocol = scenario.profile(transport).protocol
     opcode = _PAYLOAD if protocol == TTPOE else roce.WRITE_ONLY
     framing = framing_of(transport, scenario)
     return max(
@@ -82,18 +86,22 @@ def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
 
 def control_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of an acknowledgement, and of all of TTPoE's frames without payload."""
-    protocol = PROFILES[transport].protocol
+    protocol = scenario.profile(transport).protocol
     opcode = int(Opcode.ACK) if protocol == TTPOE else roce.ACKNOWLEDGE
     return int(frame_wire_bytes(protocol, framing_of(transport, scenario), opcode, 0))
 
 
-def message_frames(protocol: int, mtu_bytes: int, size_bytes: int, framing: int = ETHERNET) -> ideal.Frames:
-    """Bytes on the line of a message's data frames."""
+def message_frames(
+    protocol: int, mtu_bytes: int, size_bytes: int, framing: int = ETHERNET, is_selective: bool = False
+) -> ideal.Frames:
+    """Bytes on the line of a message's data frames; where RoCE is selective, each is a WRITE of its own."""
     count = -(-size_bytes // mtu_bytes)
     last_bytes = size_bytes - (count - 1) * mtu_bytes
     first_bytes = min(mtu_bytes, size_bytes)
     opcodes = (_PAYLOAD,) * 3
-    if protocol == ROCE:
+    if protocol == ROCE and is_selective:
+        opcodes = (roce.WRITE_ONLY,) * 3
+    elif protocol == ROCE:
         opcodes = (roce.WRITE_FIRST if count > 1 else roce.WRITE_ONLY, roce.WRITE_MIDDLE, roce.WRITE_LAST)
     first, middle, last = (
         int(frame_wire_bytes(protocol, framing, opcode, payload))

@@ -113,5 +113,5 @@ def schedule_stops(world, at_ps):
     port = world.ports[0]
     tie = port["tie"]  # which the port's own events go on from, so that a change that is to come changes nothing
     for k in range(len(at_ps)):
-        push(world, at_ps[k], TIMER, len(world.ends) + len(world.flows) + k, port)
+        push(world, at_ps[k], TIMER, 2 * len(world.ends) + len(world.flows) + k, port)
     port["tie"] = tie

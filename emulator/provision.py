@@ -14,9 +14,9 @@ from emulator.pfc import PFC_WIRE_BYTES
 from emulator.quantities import ConfigError
 from emulator.retry import CONTROL_BYTES, RETRY
 from emulator.rows import zeros
-from emulator.switching import SwitchConfig
+from emulator.switching import EcnConfig, SwitchConfig
 from emulator.topology import Topology, headroom_bound_bytes
-from emulator.transports import PROFILES
+from emulator.transports import Profile
 from emulator.workloads import name_hash
 from ttpoe.units import NEVER, PS_PER_S
 
@@ -33,7 +33,7 @@ class Memory:
 
 
 def divide_memory(
-    config: SwitchConfig, transport: str, topology: Topology, flow_nics: np.ndarray, priorities: tuple[int, ...],
+    config: SwitchConfig, profile: Profile, topology: Topology, flow_nics: np.ndarray, priorities: tuple[int, ...],
     frame_bytes: int,
 ) -> Memory:  # fmt: skip
     """Headroom and reserves first, and the rest to the shared pools.
@@ -41,7 +41,7 @@ def divide_memory(
     Parameters
     ----------
     config : SwitchConfig
-    transport : str
+    profile : Profile
     topology : Topology
     flow_nics : int array, shape (flows, 2)
         Ports towards other NICs get no headroom and no reserve, so that idle hosts change nothing.
@@ -54,7 +54,7 @@ def divide_memory(
     ingress = zeros(n_ports * PRIORITIES, INGRESS)
     switches = zeros(topology.switches, SWITCH)
     rules = zeros(topology.switches * PRIORITIES, RULES)
-    has_pfc = PROFILES[transport].flow_control == "pfc"
+    has_pfc = profile.flow_control == "pfc"
     lossless = [p for p in priorities if has_pfc and config.rules(p).is_lossless]
     busy = np.ones(n_ports, bool)
     busy[topology.nic_port ^ 1] = False
@@ -88,7 +88,7 @@ def divide_memory(
             of_priority["reserve_bytes"][:, p] = reserve_bytes
         of_priority["is_lossless"][:, p] = p in lossless
     credits = np.zeros(1, CREDITS)
-    if PROFILES[transport].flow_control == "credits":
+    if profile.flow_control == "credits":
         credits = give_credits(config, topology, ports, priorities, frame_bytes)
         buffers = credits["buffer_blocks"].reshape(-1, PRIORITIES).max(axis=1) * BLOCK_BYTES
         for p in priorities:  # with all that credits allow in reserve, nothing is ever shared, paused or dropped
@@ -106,7 +106,7 @@ def divide_memory(
         of_priority["shared"] += of_priority["is_lossless"] == 0
     shared["limit_bytes"][0::2] = free_bytes - lossy_bytes
     shared["limit_bytes"][1::2] = lossy_bytes
-    _check_room(config, transport, switches, reserved_bytes, frame_bytes)
+    _check_room(config, profile.name, switches, reserved_bytes, frame_bytes)
     return Memory(switches, shared, rules, ingress, credits)
 
 
@@ -198,12 +198,12 @@ def share_lines(config: SwitchConfig, topology: Topology, frame_bytes: int) -> t
     return rows, weighted
 
 
-def set_marking(config: SwitchConfig, topology: Topology, seed: int) -> np.ndarray:
+def set_marking(ecn: EcnConfig | None, topology: Topology, seed: int) -> np.ndarray:
     """MARKING rows, one a port; only those of switches mark."""
     rows = no_marking(len(topology.port_names))
-    if config.ecn is not None:
+    if ecn is not None:
         for i in np.flatnonzero(topology.port_switch >= 0).tolist():
-            kmin, kmax, pmax = config.ecn.thresholds(int(topology.rate_bps[i]))
+            kmin, kmax, pmax = ecn.thresholds(int(topology.rate_bps[i]))
             turn = name_hash(seed, "ecn", topology.port_names[i]) & 0xFFFFFFFF
             rows[i] = (kmin, kmax, round(pmax * 2**32), turn, 0)
     return rows

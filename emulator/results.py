@@ -16,7 +16,6 @@ from emulator.conservation import arrived, check_conservation
 from emulator.engine import RunStatus
 from emulator.framing import control_wire_bytes, framing_of, message_frames, mtu_of
 from emulator.impair import BAD_FCS, COUNTERS, DUPLICATED
-from emulator.roce import MAX_OUTSTANDING_PACKETS
 from emulator.series import collect_series, edges_ps, extend
 from emulator.watchdog import INCIDENTS
 from ttpoe.state import Failure
@@ -138,6 +137,8 @@ class RunResult:
             "resent_packets": self.counters["resent_packets"],
             "timeouts": self.counters["timeouts"],
             "nack_fulls": self.counters["nack_fulls_received"],
+            "marks": self.counters["marks_received"],
+            "cnps": self.counters["cnps_sent"],
             "jain": float(goodput.sum() ** 2 / (goodput.size * (goodput**2).sum())) if done.size else None,
             "size_bins": breakdown.size_bins(done),
             "groups": breakdown.groups(self.flows, self.flow_groups),
@@ -161,7 +162,8 @@ def frames_of(fabric: Fabric, size_bytes: int) -> ideal.Frames:
     """Bytes on the line of the data frames of one of a fabric's messages."""
     transport, scenario = fabric.transport, fabric.scenario
     framing = framing_of(transport, scenario)
-    return message_frames(fabric.profile.protocol, mtu_of(transport, scenario), size_bytes, framing)
+    profile = fabric.profile
+    return message_frames(profile.protocol, mtu_of(transport, scenario), size_bytes, framing, profile.is_selective)
 
 
 def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
@@ -188,9 +190,7 @@ def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -
         window = config.window_bytes // mtu_bytes
         return opening + ideal.ideal_fct_ps(hops, back, frames, control, window, last_window)
     roce = scenario.roce
-    window = min(
-        MAX_OUTSTANDING_PACKETS, NEVER if roce.window_bytes is None else roce.window_bytes // roce.mtu_bytes
-    )
+    window = int(fabric.world.roce_params[0]["window_bytes"]) // roce.mtu_bytes
     return ideal.ideal_fct_ps(hops, back, frames, control, window, window, roce.ack_every_packets)
 
 
@@ -320,6 +320,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
+        **{name: int(w.rates[name].sum()) for name in ("marks_received", "cnps_sent")},
         "max_shared_bytes": int(w.shared["max_bytes"].max()),
         "end_ps": end_ps,
     }

@@ -38,6 +38,9 @@ ENGINE = np.dtype(
         "trim_priority",  # of frames cut to their headers; -1: none are
         "is_credited", "credit_refresh_ps", "credit_frames",
         "watchdog_detect_ps", "watchdog_restore_ps", "incidents",  # detect: NEVER without a watchdog
+        "is_paced",  # ends have a rate
+        "data_ecn",  # the ECN field of data that hosts send
+        "is_notifying", "cnp_priority",  # receivers answer marks
     ),
     align=True,
 )
@@ -89,14 +92,14 @@ END = whole_lines(
     [
         ("timer_pending_ps", "i8"),  # the earliest timer event in the heap
         ("drain_from_ps", "i8"), ("drain_base_bytes", "i8"),  # the reader has been busy since, having read so much then
+        ("send_at_ps", "i8"),  # no data before, by its rate; an event then puts it back in its NIC's round
         ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
         ("entropy", "i4"),  # hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
         ("answer_priority", "i1"),
-        ("ecn", "i1"),  # ECN field of its data frames
     ],
 )
-"""One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index."""
+"""One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index. One cache line."""
 
 FLOW = np.dtype(
     _int64(
@@ -159,6 +162,10 @@ class World(NamedTuple):
     params: np.ndarray
     qps: np.ndarray  # QP, (ends,) under RoCE, else (1,)
     roce_params: np.ndarray
+    selective: np.ndarray  # SELECTIVE, (ends,) where queue pairs resend selectively, else (1,)
+    bits: np.ndarray  # int64: their rings of 32 bits a word
+    rates: np.ndarray  # RATE, (ends,) where ends have a rate, else (1,)
+    dcqcn: np.ndarray  # DCQCN_PARAMS, (1,)
     group_of: np.ndarray  # int32 (switches, nics): the group of ports towards a NIC
     groups: np.ndarray  # GROUP
     members: np.ndarray  # int32: ports, group by group

@@ -58,8 +58,8 @@ def strict(text: str) -> Any:
 RUN_KEYS = [
     "transport", "routing", "seed", "flows", "finished", "fct_us", "makespan_us", "goodput_gbps", "goodput_limit_gbps",
     "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "lost", "frames_impaired", "corrupted", "pauses",
-    "paused_us", "max_queue_bytes", "resent_packets", "timeouts", "nack_fulls", "jain", "size_bins", "groups",
-    "collective", "data_hops", "packet_hops",
+    "paused_us", "max_queue_bytes", "resent_packets", "timeouts", "nack_fulls", "marks", "cnps", "jain", "size_bins",
+    "groups", "collective", "data_hops", "packet_hops",
     "events", "wall_s", "packet_hops_per_s", "digest",
 ]  # fmt: skip
 

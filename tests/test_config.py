@@ -120,7 +120,7 @@ def test_switches_are_true_or_false(field: str, value: Any) -> None:
         ({"topology": {"links": [{"rate_bps": "1G"}]}}, "topology.links.0.hosts: ", "required"),
         ({"transports": []}, "transports: ", "name at least one"),
         ({"transports": ["roce", "roce"]}, "transports: ", "twice"),
-        ({"transports": ["tcp"]}, "transports.0: ", "'tcp'"),
+        ({"transports": ["tpc"]}, "transports: ", "there is no 'tpc'; there are ttpoe,"),
         ({"transports": "roce"}, "transports: ", ""),
         ({"priority": 8}, "priority: ", "(given 8)"),
         ({"switch": {"pause_quanta": 65_536}}, "switch.pause_quanta: ", "(given 65536)"),
@@ -173,6 +173,7 @@ def test_the_largest_values_stay_within_64_bits() -> None:
         link={"rate_bps": 10**6, "delay_ps": "100s"}, until_ps="3600s",
         ttpoe={"mtu_bytes": 9000, "rto_min_ps": "1000s", "rto_initial_ps": "1000s", "rto_max_ps": "1000s"},
         roce={"mtu_bytes": 9000, "rto_exponent": 31},
+        selective={"rto_low_ps": "1000s", "rto_high_ps": "1000s", "reorder_ps": "1000s"},
     )  # fmt: skip
     for transport in TRANSPORTS:
         result = make(values, transport).run()

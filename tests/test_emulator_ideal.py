@@ -132,6 +132,7 @@ def lone_flows(draw: st.DrawFn) -> dict[str, Any]:
                "tail_loss_probe": False},
         roce={"mtu_bytes": mtu, "window_bytes": draw(st.sampled_from([None, window])), "ack_every_packets": every,
               "rto_exponent": 25},
+        selective={"rto_low_ps": "1s", "rto_high_ps": "1s"},
     )  # fmt: skip
 
 

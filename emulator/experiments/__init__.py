@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ METRICS: dict[str, Callable[[dict[str, Any]], float | None]] = {
         name: (lambda run, name=name: run[name])  # type: ignore[misc]
         for name in (
             "makespan_us", "goodput_gbps", "slowdown_p99", "drops", "lost", "corrupted", "pauses", "paused_us",
-            "resent_packets", "timeouts", "nack_fulls", "jain",
+            "resent_packets", "timeouts", "nack_fulls", "marks", "cnps", "jain",
         )
     },
     "max_queue_kb": lambda run: run["max_queue_bytes"] / 1000,
@@ -61,10 +60,10 @@ def run_all(
     ConfigError
         At once, if any of the runs cannot be built.
     """
-    for transport, routing in product(scenario.transports, scenario.routings):
+    for transport, routing in scenario.runs:
         fabric = Fabric(scenario, transport, scenario.seed, routing=routing, capture=capture)
         if on_warning is not None:
-            which = transport if len(scenario.routings) == 1 else f"{transport}, {routing}"
+            which = transport if len(scenario.routings_of(transport)) == 1 else f"{transport}, {routing}"
             for warning in fabric.warnings:
                 on_warning(f"{which}: {warning}")
     return _runs(scenario, capture, open_sink, on_run, on_slice)
@@ -78,10 +77,11 @@ def _runs(
     on_slice: Callable[[Progress], None] | None,
 ) -> Iterator[RunResult]:
     for seed in range(scenario.seed, scenario.seed + scenario.repeat):
-        for transport, routing in product(scenario.transports, scenario.routings):
+        for transport, routing in scenario.runs:
+            routings = scenario.routings_of(transport)
             if on_run is not None:
-                on_run(transport if len(scenario.routings) == 1 else f"{transport}, {routing}", seed)
-            is_captured = bool(capture) and seed == scenario.seed and routing == scenario.routings[0]
+                on_run(transport if len(routings) == 1 else f"{transport}, {routing}", seed)
+            is_captured = bool(capture) and seed == scenario.seed and routing == routings[0]
             ports = capture if is_captured else frozenset()
             fabric = Fabric(scenario, transport, seed, routing=routing, capture=ports)
             sink = open_sink(fabric) if is_captured and open_sink is not None else None

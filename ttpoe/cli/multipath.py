@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ttpoe.cli.transports import ROUTING_HELP, TRANSPORT_HELP
 from ttpoe.cli.types import FRACTION, RATE, SIZE, TIME, names, output_options, set_field
 
 _OPTIONS = {
@@ -109,8 +110,8 @@ def _workload(name: str | None, flows: Path | None, hosts: int, given: dict[str,
     "--flows", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Messages from a CSV file (src,dst,size,start), or from htsim's connection matrix (.cm), instead.",
 )  # fmt: skip
-@click.option("--transport", metavar="LIST", help="ttpoe, ttpoe-pfc, roce-pfc, roce, ib. [ttpoe,roce-pfc,roce]")
-@click.option("--routing", metavar="LIST", help="ecmp, weighted, flowlet, round-robin, random, adaptive. [ecmp]")
+@click.option("--transport", metavar="LIST", help=TRANSPORT_HELP)
+@click.option("--routing", metavar="LIST", help=ROUTING_HELP)
 @click.option("--size", type=SIZE, help="Each message, or a collective's data; MB is 10^6. [the workload's]")
 @click.option("--peers", type=click.IntRange(1, 65_535), metavar="N", help="Senders or receivers beside h0. [all]")
 @click.option("--load", type=FRACTION, metavar="PART", help="poisson: payload over line rate, as 0.5 or 50%. [50%]")

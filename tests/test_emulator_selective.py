@@ -14,8 +14,8 @@ from rocepair import RTO_HIGH_PS, RTO_LOW_PS, SLOTS, US, Pair, ack, carry
 
 from emulator.config import ConfigError
 from emulator.engine import RunStatus
+from emulator.framing import message_wire_bytes
 from emulator.packet import ANSWER, DATA
-from emulator.results import frame_wire_bytes
 from emulator.roce import PSN_MASK, SYNDROME_ACK, SYNDROME_NAK_SEQUENCE, WRITE_ONLY, wire_bytes
 from ttpoe.units import NEVER
 
@@ -338,6 +338,6 @@ def test_parts_combine(recovery: str, control: str, flow: str) -> None:
     assert result.transport == "own"
     assert result.unfinished == []
     assert (result.counters["marks_received"] > 0) == (control == "dcqcn")
-    frames = frame_wire_bytes(1, 4096, 200_000).sum() * 8
+    frames = message_wire_bytes(1, 4096, 200_000).sum() * 8
     assert result.wire_bound_ps is not None
     assert result.wire_bound_ps >= frames * 80

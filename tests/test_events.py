@@ -108,7 +108,7 @@ def test_a_failed_port_drops_what_waits_and_frees_its_buffer():
     by_name = {port["name"]: port for port in result.ports}
     assert by_name["s0.p0"]["max_queue_bytes"] > 100_000
     assert by_name["s0.p0"]["link_down"] > 25
-    assert int(fabric.world.switches["shared_bytes"].sum()) == 0
+    assert int(fabric.world.shared["bytes"].sum()) == 0
 
 
 @COMPILED

@@ -6,7 +6,7 @@ A quantity may be a number in the unit of its name or text with a unit of its ow
 from __future__ import annotations
 
 import tomllib
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from difflib import get_close_matches
 from math import gcd
 from pathlib import Path
@@ -29,17 +29,27 @@ from emulator.quantities import (
     Picoseconds,
     PositivePicoseconds,
     Priority,
-    quantity,
 )
+from emulator.roce_config import DcqcnConfig, RoceConfig, SelectiveConfig
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
-from emulator.transports import PROFILES, TRANSPORTS, TransportName
+from emulator.switching import EcnConfig, SwitchConfig
+from emulator.transports import (
+    DEFAULT_TRANSPORTS,
+    PROFILES,
+    TRANSPORTS,
+    CongestionControl,
+    FlowControl,
+    Profile,
+    Recovery,
+    RoutingName,
+    WindowLimit,
+)  # fmt: skip
 from ttpoe import constants, units
 from ttpoe.impairments import ImpairmentConfig
 
-RoutingName = Literal["ecmp", "flowlet", "round-robin", "random", "adaptive"]
 assert set(get_args(RoutingName)) == set(POLICIES)
-DEFAULT_TRANSPORTS: tuple[TransportName, ...] = ("ttpoe", "roce-pfc", "roce")
+assert set(get_args(Recovery)) == set(roce.RECOVERIES)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -93,25 +103,6 @@ class HostConfig:
 
 
 @dataclass(frozen=True, config=STRICT)
-class SwitchConfig:
-    """A shared-buffer, store-and-forward switch. No default is universal: each is a parameter."""
-
-    buffer_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(gt=0, le=2**40, strict=True)] = 12_000_000
-    """Headroom included; 12 MB is of the Trident II class."""
-    alpha: Annotated[float, Field(ge=1 / 1024, le=64, strict=True)] = 1.0
-    """Dynamic threshold factor (Choudhury and Hahne), rounded to a multiple of 1/65536."""
-    headroom_bytes: Bytes | None = None
-    """Per lossless (port, priority); None: the bound of :func:`emulator.topology.headroom_bound_bytes`."""
-    resume_offset_bytes: Annotated[int, quantity(units.parse_size_bytes), Field(ge=0, le=2**40, strict=True)] = 3_000
-    """XON this far below the threshold (HPCC's switch)."""
-    pipeline_latency_ps: Picoseconds = 0
-    pause_quanta: Annotated[int, Field(ge=1, le=65_535, strict=True)] = 65_535
-    """Of each pause; renewed at half. Too few to be renewed in time need a ``headroom_bytes`` of your own."""
-    pause_reaction_ps: Picoseconds = 0
-    """From the last bit of a PFC frame to its effect on the sender."""
-
-
-@dataclass(frozen=True, config=STRICT)
 class TtpoeConfig:
     """TTPoE endpoints; the protocol's own readings are in docs/design.md."""
 
@@ -146,32 +137,6 @@ class TtpoeConfig:
         if self.probe_min_ps > self.rto_max_ps:
             raise ValueError("probe_min_ps is above rto_max_ps; lower it")
         return self
-
-
-@dataclass(frozen=True, config=STRICT)
-class RoceConfig:
-    """RoCEv2 reliable connections without congestion control."""
-
-    mtu_bytes: Mtu = 4_096
-    """InfiniBand has 256 to 4096 in powers of two; other sizes are allowed for comparison."""
-    window_bytes: Bytes | None = None
-    """Payload unacknowledged; None: as many packets as 24-bit PSNs allow, as without congestion control."""
-    rto_exponent: Annotated[int, Field(ge=0, le=31, strict=True)] = 14
-    """Timeout 4.096 us x 2^n; 14 (67 ms) is what perftest sets, NCCL sets more. 0: no timeout (IBTA 9.7.6.1.3)."""
-    retry_limit: Annotated[int, Field(ge=1, le=7, strict=True)] = 7
-    """Timeouts in a row that are retried; one more and the QP fails. The verbs API has three bits for it."""
-    ack_every_packets: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 1
-
-    @model_validator(mode="after")
-    def _check(self) -> RoceConfig:
-        if self.window_bytes is not None and self.window_bytes < self.mtu_bytes * self.ack_every_packets:
-            raise ValueError("window_bytes is below ack_every_packets packets of mtu_bytes; raise it")
-        return self
-
-    @property
-    def rto_ps(self) -> int:
-        """4.096 us x 2^rto_exponent, or NEVER."""
-        return 4_096_000 << self.rto_exponent if self.rto_exponent else units.NEVER
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -237,13 +202,33 @@ class RoutingConfig:
 
 
 @dataclass(frozen=True, config=STRICT)
+class ProfileConfig:
+    """A transport of your own: another one with some of its parts exchanged."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,39}$")]
+    base: str
+    flow_control: FlowControl | None = None
+    congestion_control: CongestionControl | None = None
+    recovery: Recovery | None = None
+    window: WindowLimit | None = None
+    routing: RoutingName | None = None
+
+    def over(self, base: Profile) -> Profile:
+        """The profile, from its base."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "base"}
+        return replace(base, **{name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True, config=STRICT)
 class ScenarioConfig:
     """One experiment: a workload on a topology, over one or more transports and seeds."""
 
     name: str = "incast"
-    transports: tuple[TransportName, ...] = DEFAULT_TRANSPORTS
-    routings: tuple[RoutingName, ...] = ("ecmp",)
-    """Ways to choose among equal paths, each with each transport."""
+    transports: tuple[str, ...] = DEFAULT_TRANSPORTS
+    """Names of :data:`emulator.transports.PROFILES` and of ``profiles``."""
+    profiles: tuple[ProfileConfig, ...] = ()
+    routings: tuple[RoutingName, ...] | None = None
+    """Ways to choose among equal paths, each with each transport; None: each transport's own."""
     seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 1
     repeat: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 1
     """Paired seeds: seed, seed + 1, ..."""
@@ -252,6 +237,8 @@ class ScenarioConfig:
     priority: Priority = 3
     ack_priority: Priority | None = None
     """None: the data's."""
+    cnp_priority: Priority = 6
+    """Of DCQCN's notifications; 6 is what NVIDIA's NICs use (DSCP 48)."""
     link: LinkConfig = field(default_factory=LinkConfig)
     hosts: HostConfig = field(default_factory=HostConfig)
     switch: SwitchConfig = field(default_factory=SwitchConfig)
@@ -267,6 +254,24 @@ class ScenarioConfig:
     )
     ttpoe: TtpoeConfig = field(default_factory=TtpoeConfig)
     roce: RoceConfig = field(default_factory=RoceConfig)
+    dcqcn: DcqcnConfig = field(default_factory=DcqcnConfig)
+    selective: SelectiveConfig = field(default_factory=SelectiveConfig)
+
+    def profile(self, transport: str) -> Profile:
+        """What a transport's name stands for; KeyError if it is neither ours nor in ``profiles``."""
+        for own in self.profiles:
+            if own.name == transport:
+                return own.over(PROFILES[own.base])
+        return PROFILES[transport]
+
+    def routings_of(self, transport: str) -> tuple[str, ...]:
+        """Ways to choose among equal paths that a transport is run with."""
+        return (self.profile(transport).routing,) if self.routings is None else self.routings
+
+    @property
+    def runs(self) -> tuple[tuple[str, str], ...]:
+        """Transports with their routings, in the order in which each seed runs them."""
+        return tuple((name, routing) for name in self.transports for routing in self.routings_of(name))
 
     @property
     def answer_priority(self) -> int:
@@ -275,13 +280,31 @@ class ScenarioConfig:
 
     @model_validator(mode="after")
     def _check(self) -> ScenarioConfig:
+        _check_profiles(self.profiles)
+        known = [*TRANSPORTS, *(own.name for own in self.profiles)]
         if not self.transports:
-            raise ValueError("transports: there is none; name at least one of " + ", ".join(TRANSPORTS))
+            raise ValueError("transports: there is none; name at least one of " + ", ".join(known))
+        unknown = [name for name in self.transports if name not in known]
+        if unknown:
+            raise ValueError(f"transports: there is no {unknown[0]!r}; there are " + ", ".join(known))
         if len(set(self.transports)) != len(self.transports):
             raise ValueError("transports: one of them is named twice")
-        if not self.routings or len(set(self.routings)) != len(self.routings):
+        if self.routings is not None and (not self.routings or len(set(self.routings)) != len(self.routings)):
             raise ValueError("routings: name one or more of " + ", ".join(POLICIES) + ", each once")
         return self
+
+
+def _check_profiles(profiles: tuple[ProfileConfig, ...]) -> None:
+    """Profiles are based on ours, have names of their own, and make sense."""
+    taken = set(TRANSPORTS)
+    for k, own in enumerate(profiles):
+        if own.name in taken:
+            raise ValueError(f"profiles.{k}.name: there is a transport {own.name!r} already; choose another name")
+        taken.add(own.name)
+        if own.base not in PROFILES:
+            raise ValueError(f"profiles.{k}.base: there is no {own.base!r}; there are " + ", ".join(TRANSPORTS))
+        if (fault := own.over(PROFILES[own.base]).fault()) is not None:
+            raise ValueError(f"profiles.{k}.{fault}")
 
 
 _SCENARIO = TypeAdapter(ScenarioConfig)
@@ -292,6 +315,7 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
     "switch": (SwitchConfig,),
+    "switch.ecn": (EcnConfig,),
     "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),
@@ -304,6 +328,9 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "workload.flows": (FlowConfig,),
     "ttpoe": (TtpoeConfig,),
     "roce": (RoceConfig,),
+    "dcqcn": (DcqcnConfig,),
+    "selective": (SelectiveConfig,),
+    "profiles": (ProfileConfig,),
 }
 """Where a field may stand, without the numbers of lists."""
 
@@ -380,8 +407,8 @@ def load_scenario(path: str | Path) -> ScenarioConfig:
 
 def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of a transport's largest frame."""
-    if PROFILES[transport].is_ttpoe:
+    if scenario.profile(transport).is_ttpoe:
         payload = scenario.ttpoe.mtu_bytes
         frame = max(constants.HEADER_BYTES + payload, constants.MIN_FRAME_BYTES)
         return frame + constants.FCS_BYTES + constants.PREAMBLE_AND_GAP_BYTES
-    return int(roce.wire_bytes(roce.WRITE_ONLY, scenario.roce.mtu_bytes))
+    return int(roce.wire_bytes(roce.WRITE_ONLY, scenario.roce.mtu_bytes, scenario.roce.header_bytes))

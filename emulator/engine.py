@@ -9,9 +9,18 @@ from __future__ import annotations
 from enum import IntEnum
 
 from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_frame
-from emulator.host import host_on_frame, host_on_timer, host_start_flow, make_packet, note_ready, wake_blocked
+from emulator.ecn import mark
+from emulator.host import (
+    host_on_frame,
+    host_on_timer,
+    host_on_wake,
+    host_start_flow,
+    make_packet,
+    note_ready,
+    wake_blocked,
+)
 from emulator.impair import is_lost
-from emulator.packet import DATA, LINE_ONLY_BYTES, PFC, free_packet
+from emulator.packet import DATA, ECT, LINE_ONLY_BYTES, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
 from emulator.port import enqueue, kick, let_go, start_if_idle, take_arrival
 from emulator.routing import choose_port
@@ -67,6 +76,8 @@ def _switch_arrival(world, i, p, now_ps):
         world.flows[int(packet["end"]) >> 1]["drops"] += 1
         free_packet(engine, world.packets, p)
         return
+    if int(packet["ecn"]) == ECT:
+        mark(world.marking[out_port], packet, queue["bytes"] - size_bytes)
     packet["in_port"] = in_port
     enqueue(world, out_port, p)
     kick(world, out_port)
@@ -156,9 +167,12 @@ def run(world, until_ps, max_events):
         elif index < len(world.ends):
             answering_end = index
             answers = host_on_timer(world, index, now_ps)
-        else:
+        elif index < len(world.ends) + len(world.flows):
             answering_end = 2 * (index - len(world.ends))
             answers = host_start_flow(world, answering_end >> 1, now_ps)
+        else:
+            answering_end = index - len(world.ends) - len(world.flows)
+            host_on_wake(world, answering_end, now_ps)
         if answering_end >= 0:
             nic = int(world.ends[answering_end]["port"])
             for k in range(answers):

@@ -14,16 +14,18 @@ import numpy as np
 from emulator import roce, series, world
 from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
+from emulator.ecn import no_marking
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.impair import build_impairments
-from emulator.packet import PACKET
+from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.pfc import PFC_WIRE_BYTES
+from emulator.queue_pairs import build_roce
 from emulator.results import RunResult, collect
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
+from emulator.switching import EcnConfig
 from emulator.topology import Topology, headroom_bound_bytes
-from emulator.transports import PROFILES
 from emulator.workload import Message, hosts_needed, make_messages, name_hash
 from ttpoe import state, units
 from ttpoe._jit import kernel
@@ -62,10 +64,10 @@ class Fabric:
     ----------
     scenario : ScenarioConfig
     transport : str
-        A key of :data:`emulator.transports.PROFILES`.
+        One of the scenario's, or any key of :data:`emulator.transports.PROFILES`.
     seed : int
     routing : str, optional
-        A key of :data:`emulator.routing.POLICIES`; the scenario's first by default.
+        A key of :data:`emulator.routing.POLICIES`; by default the scenario's first for this transport.
     capture : collection of str
         Names of ports whose frames go to the sink.
     """
@@ -78,7 +80,8 @@ class Fabric:
         self.scenario = scenario
         self.transport = transport
         self.seed = seed
-        self.routing = routing or scenario.routings[0]
+        self.profile = scenario.profile(transport)
+        self.routing = routing or scenario.routings_of(transport)[0]
         shape = scenario.topology
         hosts = shape.hosts if shape.kind == "star" else shape.host_count
         self.messages = make_messages(scenario, seed, hosts)
@@ -93,7 +96,6 @@ class Fabric:
         if unknown:
             known = ", ".join(self.topology.port_names[:4])
             raise ConfigError(f"capture: there is no port {unknown[0]!r}; ports are {known} and so on")
-        self.profile = PROFILES[transport]
         self._capture = capture
         self.world = self._build()
         self.setup_s = time.perf_counter() - started
@@ -111,10 +113,12 @@ class Fabric:
         ends["nic"] = self.flow_nics.ravel()
         ends["peer_nic"] = self.flow_nics[:, ::-1].ravel()
         ends["port"] = topology.nic_port[ends["nic"]]
-        ends["entropy"] = [
+        hashes = [
             name_hash(self.seed, "ecmp", m.name, side) & 0xFFFFFFFF for m in self.messages for side in ("tx", "rx")
         ]
+        ends["entropy"] = np.array(hashes, np.uint32).view(np.int32)
         ends["priority"] = scenario.priority
+        ends["ecn"][0::2] = ECT if self.is_ecn_capable else NOT_ECT
         ports, ingress, switches = self._build_ports()
         impairments, ordinals, ports["impairment"] = build_impairments(
             self.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames
@@ -124,7 +128,6 @@ class Fabric:
             queues[name] = -1
         queues["pause_until_ps"] = units.NEVER
         links, ring, pools, params = self._build_ttpoe(n_flows)
-        qps, roce_params = self._build_roce(n_flows)
         out = np.zeros(8, state.FRAME)
         frames = np.zeros(_FIRST_PACKETS, state.FRAME)
         engine = np.zeros(1, world.ENGINE)
@@ -146,15 +149,18 @@ class Fabric:
             engine["drain_bytes"], engine["drain_ps"] = drain_ratio(scenario.hosts.drain_rate_bps)
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
         engine["answer_priority"] = scenario.answer_priority
+        engine["cnp_priority"] = scenario.cnp_priority
+        engine["is_notifying"] = self.profile.is_ect
+        engine["is_paced"] = self.is_paced
         arrays = world.World(
             engine=engine, schedule=schedule, nodes=nodes, far=np.zeros(event_rows, EVENT),
             due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
-            ports=ports, queues=queues, ingress=ingress, switches=switches,
+            ports=ports, queues=queues, ingress=ingress, switches=switches, marking=self._build_marking(),
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
-            flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, qps=qps,
-            roce_params=roce_params, kicks=np.zeros(n_ports, np.int32), **self._build_routing(switches),
+            flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, **build_roce(self, ends, ports),
+            kicks=np.zeros(n_ports, np.int32), **self._build_routing(switches),
             impairments=impairments, ordinals=ordinals,
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
             series=np.zeros(series.ROWS, world.SERIES),
@@ -230,6 +236,28 @@ class Fabric:
             )
         return ports, ingress, switches
 
+    def _build_marking(self) -> np.ndarray:
+        topology, ecn = self.topology, self.scenario.switch.ecn
+        if ecn is None and self.profile.is_ect:
+            ecn = EcnConfig()
+        rows = no_marking(len(topology.port_names))
+        if ecn is not None:
+            for i in np.flatnonzero(topology.port_switch >= 0).tolist():
+                kmin, kmax, pmax = ecn.thresholds(int(topology.rate_bps[i]))
+                turn = name_hash(self.seed, "ecn", topology.port_names[i]) & 0xFFFFFFFF
+                rows[i] = (kmin, kmax, round(pmax * 2**32), turn, 0)
+        return rows
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether ends have a rate that may be below their line's."""
+        return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.rate_bps is not None)
+
+    @property
+    def is_ecn_capable(self) -> bool:
+        """Whether senders set ECT, so that switches may mark."""
+        return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.ecn)
+
     @property
     def watched_port(self) -> int:
         """The last port towards the NIC that is sent most; of equals, the first."""
@@ -266,19 +294,6 @@ class Fabric:
             open_links(links[1::2], seqs[0::2])
         # Not their concatenation, which would touch pages that most runs never use.
         return links, np.zeros(len(senders) + len(receivers), state.SENT), pools, params
-
-    def _build_roce(self, n_flows: int) -> tuple[np.ndarray, np.ndarray]:
-        config = self.scenario.roce
-        params = np.zeros(1, roce.ROCE_PARAMS)
-        window = units.NEVER if config.window_bytes is None else config.window_bytes
-        params[0] = (config.mtu_bytes, window, config.rto_ps, config.retry_limit, config.ack_every_packets)
-        if self.profile.protocol != world.ROCE:
-            return np.zeros(1, roce.QP), params
-        qps = np.zeros(2 * n_flows, roce.QP)
-        psns = [name_hash(self.seed, "psn", m.name) & roce.PSN_MASK for m in self.messages]
-        qps["initial_psn"] = np.repeat(psns, 2)
-        qps["timer_at_ps"] = units.NEVER
-        return qps, params
 
     def run(
         self,

@@ -7,16 +7,27 @@ next one when the line is free, so a paused port costs no memory.
 from __future__ import annotations
 
 from emulator.buffer import PRIORITY_SHIFT
-from emulator.packet import ANSWER, DATA, free_packet, take_packet
-from emulator.roce import ACKNOWLEDGE, roce_is_ready, roce_on_frame, roce_on_submit, roce_on_timeout, roce_poll
+from emulator.dcqcn import on_cnp, on_mark, rate_after, settle
+from emulator.packet import ANSWER, CE, DATA, free_packet, take_packet
+from emulator.roce import (
+    ACKNOWLEDGE,
+    CNP,
+    SELECTIVE_REPEAT,
+    roce_is_ready,
+    roce_on_frame,
+    roce_on_submit,
+    roce_on_timeout,
+    roce_poll,
+)
 from emulator.roce import wire_bytes as roce_wire_bytes
 from emulator.schedule import TIMER, push
+from emulator.selective import selective_on_frame, selective_on_timeout, selective_poll
 from emulator.world import TTPOE
 from ttpoe._jit import kernel
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.fsm import Opcode, State
 from ttpoe.machine import next_payload_bytes, on_frame, on_open, on_read, on_submit, on_timeout, poll_payload, release
-from ttpoe.units import NEVER
+from ttpoe.units import NEVER, serialization_ps
 
 _PAYLOAD = int(Opcode.PAYLOAD)
 _CLOSED = int(State.CLOSED)
@@ -63,7 +74,7 @@ def _note_blocked(world, e):
 def note_ready(world, e):
     """Put end ``e`` in its NIC's round if it has something to send; returns 1 if it joined."""
     end = world.ends[e]
-    if end["is_ready"] != 0:
+    if end["is_ready"] != 0 or end["send_at_ps"] > world.engine[0]["now_ps"]:
         return 0
     if _is_ready(world, e) == 0:
         if world.engine[0]["is_sharing"] != 0:
@@ -131,12 +142,54 @@ def make_packet(world, e, k):
         is_data = opcode == _PAYLOAD
         size = max(HEADER_BYTES + row["payload_bytes"], MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
     else:
-        is_data = opcode != ACKNOWLEDGE
-        size = roce_wire_bytes(opcode, row["payload_bytes"])
+        is_data = opcode < ACKNOWLEDGE
+        size = roce_wire_bytes(opcode, row["payload_bytes"], world.roce_params[0]["header_bytes"])
     packet["wire_bytes"] = size
     packet["kind"] = DATA if is_data else ANSWER
-    packet["priority"] = end["priority"] if is_data else world.engine[0]["answer_priority"]
+    if is_data:
+        packet["priority"] = end["priority"]
+        packet["ecn"] = end["ecn"]
+    elif opcode == CNP:
+        packet["priority"] = world.engine[0]["cnp_priority"]
+    else:
+        packet["priority"] = world.engine[0]["answer_priority"]
     return p
+
+
+@kernel(inline=True)
+def _push_wake(world, e, at_ps):
+    """An event at which end ``e`` may send again, or sooner if its rate may grow before; its wait is then set anew."""
+    at_ps = min(at_ps, max(world.rates[e]["increase_at_ps"], world.engine[0]["now_ps"] + 1))
+    push(world, at_ps, TIMER, len(world.ends) + len(world.flows) + e, world.ports[world.ends[e]["port"]])
+
+
+@kernel(inline=True)
+def _pace(world, e, wire_bytes, now_ps):
+    """Hold end ``e`` back for as long as a packet that it sends now takes at its rate.
+
+    Returns 1 if that is longer than the packet takes on the line; the end must then leave the round.
+    """
+    end = world.ends[e]
+    wait_ps = serialization_ps(wire_bytes, rate_after(world.rates[e], world.dcqcn[0], wire_bytes, now_ps))
+    if wait_ps <= serialization_ps(wire_bytes, world.ports[end["port"]]["rate_bps"]):
+        return 0
+    end["send_at_ps"] = now_ps + wait_ps
+    _push_wake(world, e, end["send_at_ps"])
+    return 1
+
+
+@kernel(inline=True)
+def host_on_wake(world, e, now_ps):
+    """End ``e`` may send, or its rate may have grown: what is left of its wait, in bytes, passes at the new rate."""
+    end = world.ends[e]
+    if end["send_at_ps"] <= now_ps:
+        return
+    rate = world.rates[e]
+    left_bytes = ((end["send_at_ps"] - now_ps) * rate["paced_bps"] + 7_999_999_999_999) // 8_000_000_000_000
+    settle(rate, world.dcqcn[0], now_ps)
+    rate["paced_bps"] = rate["rate_bps"]
+    end["send_at_ps"] = now_ps + serialization_ps(left_bytes, rate["rate_bps"])
+    _push_wake(world, e, end["send_at_ps"])
 
 
 @kernel(inline=True)
@@ -149,22 +202,30 @@ def host_poll(world, i, queue, now_ps):
             n = poll_payload(
                 world.links[e], world.ring, world.pools[end["host"]], world.params[0], now_ps, world.out, 0
             )
-        else:
+        elif world.roce_params[0]["recovery"] < SELECTIVE_REPEAT:
             n = roce_poll(world.qps[e], world.roce_params[0], now_ps, world.roce_out, 0)
+        else:
+            n = selective_poll(
+                world.qps[e], world.selective[e], world.bits, world.roce_params[0], now_ps, world.roce_out, 0
+            )
         queue["ready_head"] = int(end["next_ready"])
         if n == 0:
             end["is_ready"] = 0
             if world.engine[0]["is_sharing"] != 0:
                 _note_blocked(world, e)
             continue
+        arm_timer(world, e)
+        p = make_packet(world, e, 0)
+        if world.engine[0]["is_paced"] != 0 and _pace(world, e, int(world.packets[p]["wire_bytes"]), now_ps) != 0:
+            end["is_ready"] = 0
+            return p
         end["next_ready"] = -1
         if queue["ready_head"] < 0:
             queue["ready_head"] = e
         else:
             world.ends[queue["ready_tail"]]["next_ready"] = e
         queue["ready_tail"] = e
-        arm_timer(world, e)
-        return make_packet(world, e, 0)
+        return p
     return -1
 
 
@@ -217,6 +278,23 @@ def _drain(engine, end, link, now_ps):
 
 
 @kernel(inline=True)
+def _roce_on_packet(world, e, p, now_ps):
+    """Give packet ``p`` to queue pair ``e``; returns how many answers are in ``world.out``."""
+    frame = world.roce_frames[p]
+    if int(frame["opcode"]) == CNP:
+        on_cnp(world.rates[e], world.dcqcn[0], now_ps)
+        return 0
+    qp, params = world.qps[e], world.roce_params[0]
+    if params["recovery"] < SELECTIVE_REPEAT:
+        n = roce_on_frame(qp, params, frame, now_ps, world.roce_out, 0)
+    else:
+        n = selective_on_frame(qp, world.selective[e], world.bits, params, frame, now_ps, world.roce_out, 0)
+    if int(world.packets[p]["ecn"]) == CE and world.engine[0]["is_notifying"] != 0:
+        n = on_mark(world.rates[e], world.dcqcn[0], now_ps, world.roce_out, n)
+    return n
+
+
+@kernel(inline=True)
 def host_on_frame(world, p, now_ps):
     """Give packet ``p`` to the transport it is for and free it; answers are left in ``world.out``.
 
@@ -235,7 +313,7 @@ def host_on_frame(world, p, now_ps):
         if world.packets[p]["fate"] != 0 and world.links[e]["rx_bytes"] != rx_bytes:
             world.flows[e >> 1]["corrupted"] += 1  # a checksum would have told; TTPoE has none
     else:
-        n = roce_on_frame(world.qps[e], world.roce_params[0], world.roce_frames[p], now_ps, world.roce_out, 0)
+        n = _roce_on_packet(world, e, p, now_ps)
     world.engine[0]["delivered"] += 1
     free_packet(world.engine[0], world.packets, p)
     _note_progress(world, e, now_ps)
@@ -254,8 +332,10 @@ def host_on_timer(world, e, now_ps):
     if world.engine[0]["protocol"] == TTPOE:
         n = on_timeout(world.links[e], world.params[0], now_ps, world.out, 0)
         release(world.links[e], world.pools[end["host"]])
-    else:
+    elif world.roce_params[0]["recovery"] < SELECTIVE_REPEAT:
         roce_on_timeout(world.qps[e], world.roce_params[0], now_ps)
+    else:
+        selective_on_timeout(world.qps[e], world.selective[e], world.roce_params[0], now_ps)
     _note_progress(world, e, now_ps)
     arm_timer(world, e)
     return n

@@ -16,7 +16,7 @@ from emulator.engine import RunStatus
 from emulator.impair import BAD_FCS, COUNTERS, DUPLICATED
 from emulator.roce import (
     ACKNOWLEDGE,
-    MAX_OUTSTANDING_PACKETS,
+    ETHERNET_IP_UDP_BYTES,
     WRITE_FIRST,
     WRITE_LAST,
     WRITE_MIDDLE,
@@ -121,6 +121,8 @@ class RunResult:
             "resent_packets": self.counters["resent_packets"],
             "timeouts": self.counters["timeouts"],
             "nack_fulls": self.counters["nack_fulls_received"],
+            "marks": self.counters["marks_received"],
+            "cnps": self.counters["cnps_sent"],
             "jain": float(goodput.sum() ** 2 / (goodput.size * (goodput**2).sum())) if done.size else None,
             "data_hops": self.counters["data_hops"],
             "packet_hops": self.counters["packet_hops"],
@@ -136,8 +138,11 @@ def _quantile(values: np.ndarray, q: float) -> float | None:
     return float(np.quantile(values, q, method="inverted_cdf")) if values.size else None
 
 
-def message_frames(protocol: int, mtu_bytes: int, size_bytes: int) -> ideal.Frames:
-    """Bytes on the line of a message's data frames."""
+def message_frames(
+    protocol: int, mtu_bytes: int, size_bytes: int, header_bytes: int = ETHERNET_IP_UDP_BYTES,
+    is_selective: bool = False,
+) -> ideal.Frames:  # fmt: skip
+    """Bytes on the line of a message's data frames; for RoCE, those before the BTH and whether each has a RETH."""
     count = -(-size_bytes // mtu_bytes)
     last_bytes = size_bytes - (count - 1) * mtu_bytes
     first_bytes = min(mtu_bytes, size_bytes)
@@ -149,10 +154,18 @@ def message_frames(protocol: int, mtu_bytes: int, size_bytes: int) -> ideal.Fram
         return ideal.Frames(count, full, full, last)
     opening = WRITE_FIRST if count > 1 else WRITE_ONLY
     first, middle, last = (
-        int(wire_bytes(opcode, payload))
+        int(wire_bytes(WRITE_ONLY if is_selective else opcode, payload, header_bytes))
         for opcode, payload in ((opening, first_bytes), (WRITE_MIDDLE, first_bytes), (WRITE_LAST, last_bytes))
     )
     return ideal.Frames(count, first, middle, last)
+
+
+def _flow_frames(fabric: Fabric, size_bytes: int) -> ideal.Frames:
+    """As :func:`message_frames`, by the transport of a run."""
+    if fabric.profile.is_ttpoe:
+        return message_frames(world.TTPOE, fabric.scenario.ttpoe.mtu_bytes, size_bytes)
+    config = fabric.scenario.roce
+    return message_frames(world.ROCE, config.mtu_bytes, size_bytes, config.header_bytes, fabric.profile.is_selective)
 
 
 def frame_wire_bytes(protocol: int, mtu_bytes: int, size_bytes: int) -> np.ndarray:
@@ -175,7 +188,7 @@ def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -
     hops, back = _hops(fabric, src_nic, dst_nic), _hops(fabric, dst_nic, src_nic)
     if fabric.profile.is_ttpoe:
         config = fabric.scenario.ttpoe
-        frames = message_frames(world.TTPOE, config.mtu_bytes, size_bytes)
+        frames = _flow_frames(fabric, size_bytes)
         last_bytes = size_bytes - (frames.count - 1) * config.mtu_bytes
         # The window counts bytes, so a short last frame needs less room.
         last_window = (config.window_bytes - last_bytes) // config.mtu_bytes + 1
@@ -184,11 +197,9 @@ def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -
         window = config.window_bytes // config.mtu_bytes
         return opening + ideal.ideal_fct_ps(hops, back, frames, control, window, last_window)
     roce = fabric.scenario.roce
-    frames = message_frames(world.ROCE, roce.mtu_bytes, size_bytes)
-    window = min(
-        MAX_OUTSTANDING_PACKETS, NEVER if roce.window_bytes is None else roce.window_bytes // roce.mtu_bytes
-    )
-    ack = int(wire_bytes(ACKNOWLEDGE, 0))
+    frames = _flow_frames(fabric, size_bytes)
+    window = int(fabric.world.roce_params[0]["window_bytes"]) // roce.mtu_bytes
+    ack = int(wire_bytes(ACKNOWLEDGE, 0, roce.header_bytes))
     return ideal.ideal_fct_ps(hops, back, frames, ack, window, window, roce.ack_every_packets)
 
 
@@ -197,7 +208,7 @@ def has_one_receiver(fabric: Fabric) -> bool:
     return len(np.unique(fabric.flow_nics[:, 1])) == 1
 
 
-def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
+def _wire_bound_ps(fabric: Fabric) -> int | None:
     """Last completion of an incast at best, from the first start: all wire bytes at the receiver's rate and one path.
 
     None where several hosts receive. The path is the shortest way of a first frame to the receiver's line, and the
@@ -205,11 +216,10 @@ def _wire_bound_ps(fabric: Fabric, mtu_bytes: int) -> int | None:
     """
     if not has_one_receiver(fabric):
         return None
-    protocol = int(fabric.world.engine[0]["protocol"])
     total = 0
     reach: list[int] = []
     for message, nics in zip(fabric.messages, fabric.flow_nics.tolist(), strict=True):
-        frames = message_frames(protocol, mtu_bytes, message.size_bytes)
+        frames = _flow_frames(fabric, message.size_bytes)
         total += frames.total
         hops = _hops(fabric, *nics)
         reach.append(message.start_ps + ideal.control_path_ps(hops[:-1], frames.first))
@@ -278,6 +288,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             "drops": int(queues[i]["drops"].sum()),
             "lost": int(lost[i]),
             "bad_fcs": int(fates[i, BAD_FCS]),
+            "ecn_marked": int(w.marking["marked"][i]),
             "max_queue_bytes": int(queues[i]["max_bytes"].max()),
             "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),
             "xoffs_sent": int(ingress[i]["xoff_count"].sum()),
@@ -300,18 +311,19 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "pauses": int(w.ingress["xoff_count"].sum()),
         "paused_ps": int(paused_ps.sum()),
         "pfc_frames": int(engine["pfc_frames"]),
+        "ecn_marked": int(w.marking["marked"].sum()),
         "no_route": int(engine["no_route"]),
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
+        **{name: int(w.rates[name].sum()) for name in ("marks_received", "cnps_sent")},
         "max_shared_bytes": int(w.switches["max_shared_bytes"].max()),
         "end_ps": end_ps,
     }
     impaired = dict(zip(COUNTERS, w.impairments["counts"][:, 1:].sum(axis=0).tolist(), strict=True))
     impaired["bad_icrc"] = int(engine["bad_icrc"])
-    mtu = fabric.scenario.ttpoe.mtu_bytes if is_ttpoe else fabric.scenario.roce.mtu_bytes
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
-    wire = message_frames(int(engine["protocol"]), mtu, largest.size_bytes).total
+    wire = _flow_frames(fabric, largest.size_bytes).total
     bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
     extend(w.engine, w.series, end_ps)
     series = _carry_on(collect_series(int(engine["series_kept"]), w.series, end_ps))
@@ -336,7 +348,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         series_edges_ps=edges_ps(len(series)),
         end_ps=end_ps,
         goodput_limit_gbps=bottleneck_bps / 1e9 * largest.size_bytes / wire if has_one_receiver(fabric) else None,
-        wire_bound_ps=_wire_bound_ps(fabric, mtu),
+        wire_bound_ps=_wire_bound_ps(fabric),
         wall_s=wall_s,
         setup_s=fabric.setup_s,
         errors=errors,

@@ -1,7 +1,8 @@
-"""RoCEv2 hosts: a reliable connection that sends one stream of RDMA WRITE, with go-back-N.
+"""RoCE hosts: a reliable connection that sends one stream of RDMA WRITE, with go-back-N or go-back-0.
 
 Same verbs as :mod:`ttpoe.machine`, on QP rows. Packet indices are int64 inside; PSNs are their low 24 bits from a
-random start. No congestion control. Source: InfiniBand Architecture Specification 1.4, chapter 9, and RoCEv2 annex A17.
+random start. Source: InfiniBand Architecture Specification 1.4, chapter 9, and its annexes A16 (RoCE) and A17 (RoCEv2);
+go-back-0 as told by Guo et al., "RDMA over commodity Ethernet at scale", SIGCOMM 2016, section 4.1.
 """
 
 from __future__ import annotations
@@ -36,10 +37,28 @@ QP = np.dtype(
 )
 
 ROCE_PARAMS = np.dtype(
-    [(name, "i8") for name in ("mtu_bytes", "window_bytes", "rto_ps", "retry_limit", "ack_every_packets")], align=True
-)
+    [
+        (name, "i8")
+        for name in (
+            "mtu_bytes", "window_bytes", "rto_ps", "retry_limit", "ack_every_packets",
+            "recovery",  # one of the four below
+            "header_bytes",  # before the BTH
+            "few_packets", "rto_low_ps",  # the timeout while no more than so many are in flight
+            "reorder_ps",
+        )
+    ],
+    align=True,
+)  # fmt: skip
+
+GO_BACK_N, GO_BACK_0, SELECTIVE_REPEAT, REORDERING = range(4)
+RECOVERIES = {
+    "go-back-n": GO_BACK_N, "go-back-0": GO_BACK_0, "selective": SELECTIVE_REPEAT, "reordering": REORDERING,
+}  # fmt: skip
+"""What is sent again after a loss; the last two are :mod:`emulator.selective`."""
 
 WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY, ACKNOWLEDGE = 0x06, 0x07, 0x08, 0x0A, 0x11
+CNP = 0x81
+"""Congestion notification, annex A17.9."""
 SYNDROME_ACK = 0x1F
 """ACK with the end-to-end credit field saying 'no credits in use'."""
 SYNDROME_NAK_SEQUENCE = 0x60
@@ -52,7 +71,10 @@ MAX_OUTSTANDING_PACKETS = _PSN_HALF - 1
 _RETRY_LIMIT = 1  # Failure.RETRY_LIMIT
 
 ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
-BTH_BYTES, RETH_BYTES, AETH_BYTES, ICRC_BYTES = 12, 16, 4, 4
+"""Before the BTH of RoCEv2."""
+ETHERNET_GRH_BYTES = 14 + 40
+"""Before the BTH of RoCEv1."""
+BTH_BYTES, RETH_BYTES, AETH_BYTES, ICRC_BYTES, CNP_RESERVED_BYTES = 12, 16, 4, 4, 16
 LINE_BYTES = 4 + 20
 """FCS, preamble and gap."""
 
@@ -64,13 +86,15 @@ def psn_diff(newer, older):
 
 
 @kernel(export=True, inline=True)
-def wire_bytes(opcode, payload_bytes):
-    """Bytes on the line of a RoCEv2 frame: payload padded to 4, headers, ICRC, FCS, preamble and gap."""
-    size = ETHERNET_IP_UDP_BYTES + BTH_BYTES + ICRC_BYTES + ((payload_bytes + 3) & ~3)
+def wire_bytes(opcode, payload_bytes, header_bytes=ETHERNET_IP_UDP_BYTES):
+    """Bytes on the line of a RoCE frame: payload padded to 4, headers, ICRC, FCS, preamble and gap."""
+    size = header_bytes + BTH_BYTES + ICRC_BYTES + ((payload_bytes + 3) & ~3)
     if opcode == ACKNOWLEDGE:
         size += AETH_BYTES
     elif opcode == WRITE_FIRST or opcode == WRITE_ONLY:
         size += RETH_BYTES
+    elif opcode == CNP:
+        size += CNP_RESERVED_BYTES
     return max(size, 60) + LINE_BYTES
 
 
@@ -94,6 +118,12 @@ def roce_is_ready(qp, params):
     return 1 if fits else 0
 
 
+@kernel(inline=True)
+def rto_ps(qp, params):
+    """The timeout of what is in flight now."""
+    return params["rto_ps"] if qp["max"] - qp["una"] > params["few_packets"] else params["rto_low_ps"]
+
+
 @kernel
 def roce_poll(qp, params, now_ps, out, n_out):
     """Append the next WRITE packet, if one may be sent; as :func:`ttpoe.machine.poll_payload`."""
@@ -107,11 +137,14 @@ def roce_poll(qp, params, now_ps, out, n_out):
         qp["bytes_resent"] += length
     else:
         qp["max"] = index + 1
+        if params["few_packets"] > 0 and qp["max"] - qp["una"] == params["few_packets"] + 1:
+            if qp["timer_at_ps"] != NEVER:
+                qp["timer_at_ps"] += params["rto_ps"] - params["rto_low_ps"]  # they are not few any more
     qp["next"] = index + 1
     if qp["timer_at_ps"] == NEVER:
-        qp["timer_at_ps"] = now_ps + params["rto_ps"]
+        qp["timer_at_ps"] = now_ps + rto_ps(qp, params)
     row = out[n_out]
-    if last == 0:
+    if last == 0 or params["recovery"] >= SELECTIVE_REPEAT:
         row["opcode"] = WRITE_ONLY
     elif index == 0:
         row["opcode"] = WRITE_FIRST
@@ -119,7 +152,7 @@ def roce_poll(qp, params, now_ps, out, n_out):
         row["opcode"] = WRITE_LAST
     else:
         row["opcode"] = WRITE_MIDDLE
-    row["syndrome"] = 0
+    row["syndrome"] = 1 if index == last else 0  # the acknowledge request
     row["psn"] = (qp["initial_psn"] + index) & PSN_MASK
     row["msn"] = 0
     row["payload_bytes"] = length
@@ -162,6 +195,10 @@ def roce_on_frame(qp, params, frame, now_ps, out, n_out):
     psn = frame["psn"]
     if int(frame["opcode"]) != ACKNOWLEDGE:
         distance = psn_diff(psn, (qp["initial_psn"] + qp["expected"]) & PSN_MASK)
+        if params["recovery"] == GO_BACK_0 and qp["msn"] == 0 and distance != 0:
+            if distance > 0 or psn == qp["initial_psn"]:  # a gap, or the message once more
+                qp["expected"] = qp["rx_bytes"] = qp["unacknowledged"] = 0
+                distance = psn_diff(psn, qp["initial_psn"])
         if distance > 0:
             if qp["is_nak_sent"] != 0:
                 return n_out
@@ -185,6 +222,11 @@ def roce_on_frame(qp, params, frame, now_ps, out, n_out):
             return _answer(qp, SYNDROME_ACK, psn, out, n_out)
         return n_out
     is_nak = int(frame["syndrome"]) == SYNDROME_NAK_SEQUENCE
+    if is_nak and params["recovery"] == GO_BACK_0 and qp["una"] < qp["packets"]:
+        qp["naks_received"] += 1
+        qp["una"] = qp["next"] = 0
+        qp["timer_at_ps"] = NEVER
+        return n_out
     base = (qp["initial_psn"] + qp["una"]) & PSN_MASK
     acknowledged = qp["una"] + psn_diff(psn, base) + (0 if is_nak else 1)
     if acknowledged < qp["una"] or acknowledged > qp["max"] or qp["failure"] != 0:
@@ -202,18 +244,27 @@ def roce_on_frame(qp, params, frame, now_ps, out, n_out):
     return n_out
 
 
-@kernel
-def roce_on_timeout(qp, params, now_ps):
-    """Go back to the oldest unacknowledged packet; past the retry limit the QP fails. Early calls change nothing."""
+@kernel(inline=True)
+def retry(qp, params, now_ps):
+    """Count a timeout that is due; past the retry limit the QP fails. Returns 1 if something is to be sent again."""
     if now_ps < qp["timer_at_ps"]:
-        return
+        return 0
     qp["timer_at_ps"] = NEVER
     qp["timeouts"] += 1
     qp["retries"] += 1
     if qp["retries"] > params["retry_limit"]:
         qp["failure"] = _RETRY_LIMIT
-        return
-    qp["next"] = qp["una"]
+        return 0
+    return 1
+
+
+@kernel
+def roce_on_timeout(qp, params, now_ps):
+    """Go back to the oldest unacknowledged packet, or to the first; early calls change nothing."""
+    if retry(qp, params, now_ps) != 0:
+        if params["recovery"] == GO_BACK_0:
+            qp["una"] = 0
+        qp["next"] = qp["una"]
 
 
 @kernel

@@ -20,6 +20,7 @@ def record(world, i, p, is_out, now_ps):
     row["kind"] = packet["kind"]
     row["priority"] = packet["priority"]
     row["is_corrupted"] = int(packet["fate"]) != 0
+    row["ecn"] = packet["ecn"]
     row["end"] = packet["end"]
     if packet["kind"] != PFC:
         row["frame"]["opcode"] = world.frames[p]["opcode"]

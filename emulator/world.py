@@ -29,6 +29,8 @@ ENGINE = np.dtype(
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps", "series_kept",
         "answer_priority", "no_route",
+        "is_paced",  # ends have a rate
+        "is_notifying", "cnp_priority",  # receivers answer marks
     ),
     align=True,
 )
@@ -72,13 +74,15 @@ END = np.dtype(
     [
         ("timer_pending_ps", "i8"),  # the earliest timer event in the heap
         ("drain_from_ps", "i8"), ("drain_base_bytes", "i8"),  # the reader has been busy since, having read so much then
+        ("send_at_ps", "i8"),  # no data before, by its rate; an event then puts it back in its NIC's round
         ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
-        ("entropy", "i8"),  # 32-bit hash of what ECMP looks at
+        ("entropy", "i4"),  # 32-bit hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
+        ("ecn", "i1"),  # ECN field of its data frames
     ],
     align=True,
 )
-"""One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index."""
+"""One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index. One cache line."""
 
 FLOW = np.dtype(
     _int64("size_bytes", "start_ps", "finished_rx_ps", "finished_tx_ps", "drops", "corrupted", "failure", "is_over"),
@@ -88,7 +92,7 @@ FLOW = np.dtype(
 TRACE = np.dtype(
     [
         ("time_ps", "i8"), ("cookie", "i8"), ("port", "i4"), ("is_out", "i1"), ("kind", "i1"), ("priority", "i1"),
-        ("is_corrupted", "i1"), ("end", "i4"), ("frame", FRAME),
+        ("ecn", "i1"), ("is_corrupted", "i1"), ("end", "i4"), ("frame", FRAME),
     ],
     align=True,
 )
@@ -114,6 +118,7 @@ class World(NamedTuple):
     queues: np.ndarray  # (ports * 8,)
     ingress: np.ndarray  # (ports * 8,)
     switches: np.ndarray
+    marking: np.ndarray  # MARKING, (ports,)
     packets: np.ndarray
     frames: np.ndarray  # FRAME, (packets,)
     roce_frames: np.ndarray  # the same memory as ROCE_FRAME
@@ -127,6 +132,10 @@ class World(NamedTuple):
     params: np.ndarray
     qps: np.ndarray  # QP, (ends,) under RoCE, else (1,)
     roce_params: np.ndarray
+    selective: np.ndarray  # SELECTIVE, (ends,) where queue pairs resend selectively, else (1,)
+    bits: np.ndarray  # int64: their rings of 32 bits a word
+    rates: np.ndarray  # RATE, (ends,) where ends have a rate, else (1,)
+    dcqcn: np.ndarray  # DCQCN_PARAMS, (1,)
     group_of: np.ndarray  # int32 (switches, nics): the group of ports towards a NIC
     groups: np.ndarray  # GROUP
     members: np.ndarray  # int32: ports, group by group

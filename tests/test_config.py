@@ -119,7 +119,7 @@ def test_switches_are_true_or_false(field: str, value: Any) -> None:
         ({"topology": {"links": [{"rate_bps": "1G"}]}}, "topology.links.0.hosts: ", "required"),
         ({"transports": []}, "transports: ", "name at least one"),
         ({"transports": ["roce", "roce"]}, "transports: ", "twice"),
-        ({"transports": ["tcp"]}, "transports.0: ", "'tcp'"),
+        ({"transports": ["tpc"]}, "transports: ", "there is no 'tpc'; there are ttpoe,"),
         ({"transports": "roce"}, "transports: ", ""),
         ({"priority": 8}, "priority: ", "(given 8)"),
         ({"switch": {"pause_quanta": 65_536}}, "switch.pause_quanta: ", "(given 65536)"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
-import numpy as np
 import pytest
 from emulated import flows, incast, make, result_of, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rocepair import RTO_PS, US, Pair, ack, carry, psn_diff, write
 
 from emulator import roce
 from emulator.engine import RunStatus
@@ -18,9 +17,7 @@ from emulator.roce import (
     ACKNOWLEDGE,
     MAX_OUTSTANDING_PACKETS,
     PSN_MASK,
-    QP,
     ROCE_FRAME,
-    ROCE_PARAMS,
     SYNDROME_ACK,
     SYNDROME_NAK_SEQUENCE,
     WRITE_FIRST,
@@ -28,78 +25,8 @@ from emulator.roce import (
     WRITE_MIDDLE,
     WRITE_ONLY,
 )  # fmt: skip
-from ttpoe._jit import kernel
 from ttpoe.state import FRAME, Failure
 from ttpoe.units import NEVER
-
-US = 10**6
-RTO_PS = 67_108_864_000  # 4.096 us x 2^14
-
-
-@kernel(export=True)
-def on_submit(qps, i, params, length_bytes):
-    roce.roce_on_submit(qps[i], params[0], length_bytes)
-
-
-@kernel(export=True)
-def on_frame(qps, i, params, frames, j, now_ps, out):
-    return roce.roce_on_frame(qps[i], params[0], frames[j], now_ps, out, 0)
-
-
-@kernel(export=True)
-def on_timeout(qps, i, params, now_ps):
-    roce.roce_on_timeout(qps[i], params[0], now_ps)
-
-
-@kernel(export=True)
-def poll(qps, i, params, now_ps, out):
-    return roce.roce_poll(qps[i], params[0], now_ps, out, 0)
-
-
-@kernel(export=True)
-def psn_diff(newer, older):
-    return roce.psn_diff(newer, older)
-
-
-class Pair:
-    """A requester (row 0) and a responder (row 1); the test carries the packets."""
-
-    def __init__(self, size: int, *, mtu: int = 1000, window: int = NEVER, psn: int = 0, every: int = 1,
-                 retries: int = 7) -> None:  # fmt: skip
-        self.qps = np.zeros(2, QP)
-        self.qps["initial_psn"] = psn
-        self.qps["timer_at_ps"] = NEVER
-        self.params = np.array([(mtu, window, RTO_PS, retries, every)], ROCE_PARAMS)
-        self.out = np.zeros(4, ROCE_FRAME)
-        self.now_ps = 0
-        on_submit(self.qps, 0, self.params, size)
-
-    def send(self) -> np.ndarray | None:
-        n = poll(self.qps, 0, self.params, self.now_ps, self.out)
-        return self.out[:1].copy() if n else None
-
-    def send_all(self) -> list[np.ndarray]:
-        sent = []
-        while (packet := self.send()) is not None:
-            sent.append(packet)
-        return sent
-
-    def give(self, to: int, packet: np.ndarray) -> np.ndarray | None:
-        n = on_frame(self.qps, to, self.params, packet, 0, self.now_ps, self.out)
-        assert n in (0, 1)
-        return self.out[:1].copy() if n else None
-
-    def timeout(self) -> None:
-        self.now_ps = int(self.qps["timer_at_ps"][0])
-        on_timeout(self.qps, 0, self.params, self.now_ps)
-
-
-def write(psn: int, opcode: int = WRITE_MIDDLE, size: int = 1000) -> np.ndarray:
-    return np.array([(opcode, 0, psn & PSN_MASK, 0, size)], ROCE_FRAME)
-
-
-def ack(psn: int, syndrome: int = SYNDROME_ACK) -> np.ndarray:
-    return np.array([(ACKNOWLEDGE, syndrome, psn & PSN_MASK, 0, 0)], ROCE_FRAME)
 
 
 def test_a_row_of_either_protocol_fits_the_same_memory() -> None:
@@ -223,7 +150,7 @@ def test_the_timer_restarts_on_progress_only() -> None:
     pair.now_ps = 30 * US
     pair.give(0, ack(0))
     assert pair.qps["timer_at_ps"][0] == 20 * US + RTO_PS
-    on_timeout(pair.qps, 0, pair.params, 20 * US + RTO_PS - 1)
+    pair.timeout(20 * US + RTO_PS - 1)
     assert pair.qps["timeouts"][0] == 0
 
 
@@ -277,36 +204,7 @@ def test_everything_arrives_once_and_in_order(
     size = packets * 1000 - 7
     pair = Pair(size, psn=psn, every=every, window=max(window, every) * 1000, retries=7)
     pair.params["retry_limit"] = 1000
-    todo = deque(fates)
-    lines: list[deque[np.ndarray]] = [deque(), deque()]  # towards requester, responder
-    late: list[tuple[int, np.ndarray]] = []
-
-    def put(to: int, packet: np.ndarray | None) -> None:
-        if packet is None:
-            return
-        fate = todo.popleft() if todo else "ok"
-        if fate == "late":
-            late.append((to, packet))
-        elif fate != "lose":
-            lines[to] += [packet] * (2 if fate == "twice" else 1)
-        if len(late) > 2 or (late and not todo):
-            where, old = late.pop(0)
-            lines[where].append(old)
-
-    for _ in range(20_000):
-        qp = pair.qps[0]
-        if qp["una"] == qp["packets"]:
-            break
-        packet = pair.send()
-        if packet is not None:
-            put(1, packet)
-        elif lines[1]:
-            put(0, pair.give(1, lines[1].popleft()))
-        elif lines[0]:
-            assert pair.give(0, lines[0].popleft()) is None
-        else:
-            assert qp["timer_at_ps"] != NEVER
-            pair.timeout()
+    carry(pair, fates)
     assert pair.qps["una"][0] == packets
     assert pair.qps["rx_bytes"][1] == size
     assert pair.qps["expected"][1] == packets

@@ -12,7 +12,7 @@ Conventions, the same in every run:
 - A frame that an impaired line corrupted has one bit of its payload flipped.
 - No 802.1Q tags, so TTPoE frames show no priority; RoCEv2 frames do: DSCP = 8 x priority, the class selectors, which
   switches map back so by default.
-- IPv4: no fragments, identification 0 (RFC 6864), TTL 64; ECN 00, since the emulated hosts would not react to a mark.
+- IPv4: no fragments, identification 0 (RFC 6864), TTL 64; ECN as the frame had it where it was captured.
 - UDP: source port 0xC000 to 0xFFFF, by seed and end of flow; checksum 0, as annex A17 allows.
 - BTH: QP number 256 + end (end 2f sends flow f, 2f + 1 receives it), migrated, default P_Key; the acknowledge request
   on the last packet of a message. RETH: virtual address (flow + 1) << 40, R_Key 0x10000 + flow.
@@ -93,20 +93,16 @@ class FrameBuilder:
         Decides the UDP source ports.
     message_bytes : int array, shape (flows,)
         Message of each flow, for RETH.
-    ecn : int
-        ECN field of RoCEv2 frames: 0 not capable, 2 ECT(0).
     """
 
     def __init__(
         self, port_names: Sequence[str], port_nic: np.ndarray, ends: np.ndarray, protocol: int, *, seed: int,
-        message_bytes: np.ndarray, ecn: int = 0,
+        message_bytes: np.ndarray,
     ) -> None:
         if protocol not in (TTPOE, ROCE):
             raise ValueError(f"protocol is {protocol}; it must be emulator.world.TTPOE or ROCE")
         if len(message_bytes) * 2 != len(ends):
             raise ValueError(f"{len(ends)} ends need {len(ends) // 2} message_bytes; {len(message_bytes)} were given")
-        if not 0 <= ecn <= 3:
-            raise ValueError(f"ecn is {ecn}; the field holds 0 to 3")
         self.port_names = tuple(port_names)
         owners = enumerate(np.asarray(port_nic).tolist())
         self._port_macs = [host_mac(host) if host >= 0 else switch_mac(port) for port, host in owners]
@@ -114,7 +110,6 @@ class FrameBuilder:
         self._protocol = int(protocol)
         self._seed = seed
         self._message_bytes: list[int] = np.asarray(message_bytes).tolist()
-        self._ecn = ecn
         self._pfc: dict[tuple[int, int, int], bytes] = {}
         self._ttpoe: dict[tuple[int, int, int, int], bytes] = {}
         self._roce: dict[tuple[int, int, int, int], tuple[bytes, int, int, bytes, int]] = {}
@@ -126,7 +121,7 @@ class FrameBuilder:
 
     def build_fields(self, fields: tuple[Any, ...]) -> bytes:
         """As :meth:`build`, from the row's values as ``rows.tolist()`` gives them: a fifth of the time."""
-        _, cookie, port, is_out, kind, priority, is_corrupted, end, frame = fields
+        _, cookie, port, is_out, kind, priority, ecn, is_corrupted, end, frame = fields
         if kind == PFC:
             key = (port if is_out else port ^ 1, priority, cookie)
             built = self._pfc.get(key)
@@ -136,7 +131,7 @@ class FrameBuilder:
         if self._protocol == TTPOE:
             built, first = self._build_ttpoe(end, *frame), wire.HEADER_BYTES
         else:
-            built = self._build_roce(end, priority, *frame)
+            built = self._build_roce(end, priority << 5 | ecn, *frame)
             first = len(built) - 4 - (frame[4] + 3 & ~3)
         return _flip_bit(built, first, *frame[2:]) if is_corrupted else built
 
@@ -163,9 +158,9 @@ class FrameBuilder:
         return head + ids + payload if payload_bytes >= 4 else (head + ids + payload).ljust(64, b"\0")
 
     def _build_roce(
-        self, end: int, priority: int, opcode: int, syndrome: int, psn: int, msn: int, payload_bytes: int
+        self, end: int, traffic_class: int, opcode: int, syndrome: int, psn: int, msn: int, payload_bytes: int
     ) -> bytes:
-        key = (end, priority, opcode, payload_bytes)
+        key = (end, traffic_class, opcode, payload_bytes)
         template = self._roce.get(key)
         if template is None:
             template = self._roce[key] = self._roce_template(*key)
@@ -177,7 +172,7 @@ class FrameBuilder:
         return head + rest + _ICRC(zlib.crc32(rest, head_crc))
 
     def _roce_template(
-        self, end: int, priority: int, opcode: int, payload_bytes: int
+        self, end: int, traffic_class: int, opcode: int, payload_bytes: int
     ) -> tuple[bytes, int, int, bytes, int]:
         """Bytes up to the PSN's word, their ICRC so far, the acknowledge request, RETH, and bytes of padding."""
         flow, source, destination = end >> 1, self._nics[end ^ 1], self._nics[end]
@@ -185,7 +180,7 @@ class FrameBuilder:
         extended = 4 if opcode == ACKNOWLEDGE else 16 if opcode in (WRITE_FIRST, WRITE_ONLY) else 0
         udp_bytes = 8 + 12 + extended + payload_bytes + pad + 4
         ip = struct.pack(
-            ">BBHHHBBHII", 0x45, priority << 5 | self._ecn, 20 + udp_bytes, 0, 0x4000, 64, UDP, 0, host_ipv4(source),
+            ">BBHHHBBHII", 0x45, traffic_class, 20 + udp_bytes, 0, 0x4000, 64, UDP, 0, host_ipv4(source),
             host_ipv4(destination),
         )
         ip = ip[:10] + _ipv4_checksum(ip).to_bytes(2, "big") + ip[12:]

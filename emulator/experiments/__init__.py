@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -70,10 +69,11 @@ def _runs(
     on_slice: Callable[[Progress], None] | None,
 ) -> Iterator[RunResult]:
     for seed in range(scenario.seed, scenario.seed + scenario.repeat):
-        for transport, routing in product(scenario.transports, scenario.routings):
+        for transport, routing in scenario.runs:
+            routings = scenario.routings_of(transport)
             if on_run is not None:
-                on_run(transport if len(scenario.routings) == 1 else f"{transport}, {routing}", seed)
-            is_captured = bool(capture) and seed == scenario.seed and routing == scenario.routings[0]
+                on_run(transport if len(routings) == 1 else f"{transport}, {routing}", seed)
+            is_captured = bool(capture) and seed == scenario.seed and routing == routings[0]
             ports = capture if is_captured else frozenset()
             fabric = Fabric(scenario, transport, seed, routing=routing, capture=ports)
             sink = open_sink(fabric) if is_captured and open_sink is not None else None

@@ -119,7 +119,7 @@ def run_scenario(
             def open_sink(fabric: Fabric) -> TraceSink:
                 return _open_capture(stack, fabric, out, ports, timestamps, captures)
 
-            runs = len(scenario.transports) * len(scenario.routings) * scenario.repeat
+            runs = len(scenario.runs) * scenario.repeat
             status = stack.enter_context(_Status(Console(stderr=True), runs))
             stack.enter_context(compiling(status.on_compile))
             todo = run_all(
@@ -251,7 +251,8 @@ def _tell(
     _print(text)
     told_of = {ExitStatus.OK}
     for result in results:
-        how = f"{result.transport}, {result.routing}" if len(scenario.routings) > 1 else result.transport
+        is_told = len(scenario.runs) > len(scenario.transports)
+        how = f"{result.transport}, {result.routing}" if is_told else result.transport
         name = f"{how}, seed {result.seed}"
         for error in result.errors:
             click.echo(f"error: {name}: {error}", err=True)
@@ -262,7 +263,7 @@ def _tell(
                 click.echo(f"{what}: {name}: {len(flows)} of {len(result.flows)} flows: {shown}", err=True)
                 told_of.add(ExitStatus.UNFINISHED)
     if interrupted:
-        runs = len(scenario.transports) * len(scenario.routings) * scenario.repeat
+        runs = len(scenario.runs) * scenario.repeat
         click.echo(f"interrupted: {len(results)} of {runs} runs are kept", err=True)
         return ExitStatus.INTERRUPTED
     return status or max(told_of)  # a broken promise before an unfinished flow

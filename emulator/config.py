@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from emulator import roce
+from emulator import roce, tcp
 from emulator.quantities import (
     STRICT,
     Bps,
@@ -34,6 +34,7 @@ from emulator.roce_config import DcqcnConfig, RoceConfig, SelectiveConfig
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
 from emulator.switching import EcnConfig, SwitchConfig
+from emulator.tcp_config import TcpConfig
 from emulator.transports import (
     DEFAULT_TRANSPORTS,
     PROFILES,
@@ -254,6 +255,7 @@ class ScenarioConfig:
     )
     ttpoe: TtpoeConfig = field(default_factory=TtpoeConfig)
     roce: RoceConfig = field(default_factory=RoceConfig)
+    tcp: TcpConfig = field(default_factory=TcpConfig)
     dcqcn: DcqcnConfig = field(default_factory=DcqcnConfig)
     selective: SelectiveConfig = field(default_factory=SelectiveConfig)
 
@@ -328,6 +330,7 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "workload.flows": (FlowConfig,),
     "ttpoe": (TtpoeConfig,),
     "roce": (RoceConfig,),
+    "tcp": (TcpConfig,),
     "dcqcn": (DcqcnConfig,),
     "selective": (SelectiveConfig,),
     "profiles": (ProfileConfig,),
@@ -411,4 +414,6 @@ def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
         payload = scenario.ttpoe.mtu_bytes
         frame = max(constants.HEADER_BYTES + payload, constants.MIN_FRAME_BYTES)
         return frame + constants.FCS_BYTES + constants.PREAMBLE_AND_GAP_BYTES
+    if scenario.profile(transport).is_tcp:
+        return int(tcp.data_wire_bytes(scenario.tcp.mtu_bytes))
     return int(roce.wire_bytes(roce.WRITE_ONLY, scenario.roce.mtu_bytes, scenario.roce.header_bytes))

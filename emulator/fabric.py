@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator import roce, series, world
+from emulator import roce, series, tcp, world
 from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
-from emulator.ecn import no_marking
+from emulator.ecn import no_marking, step_threshold
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.impair import build_impairments
 from emulator.packet import ECT, NOT_ECT, PACKET
@@ -25,6 +25,7 @@ from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
 from emulator.switching import EcnConfig
+from emulator.tcp_config import build_tcp
 from emulator.topology import Topology, headroom_bound_bytes
 from emulator.workload import Message, hosts_needed, make_messages, name_hash
 from ttpoe import state, units
@@ -159,6 +160,7 @@ class Fabric:
             ports=ports, queues=queues, ingress=ingress, switches=switches, marking=self._build_marking(),
             packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
+            tcp_frames=frames.view(tcp.TCP_FRAME), tcp_out=out.view(tcp.TCP_FRAME), **build_tcp(self, ends, ports),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, **build_roce(self, ends, ports),
             kicks=np.zeros(n_ports, np.int32), **self._build_routing(switches),
             impairments=impairments, ordinals=ordinals,
@@ -240,10 +242,13 @@ class Fabric:
         topology, ecn = self.topology, self.scenario.switch.ecn
         if ecn is None and self.profile.is_ect:
             ecn = EcnConfig()
+        is_step = self.profile.is_tcp and ecn == EcnConfig()  # RED's thresholds by rate are for DCQCN
         rows = no_marking(len(topology.port_names))
         if ecn is not None:
             for i in np.flatnonzero(topology.port_switch >= 0).tolist():
                 kmin, kmax, pmax = ecn.thresholds(int(topology.rate_bps[i]))
+                if is_step:
+                    kmin = kmax = step_threshold(int(topology.rate_bps[i]))
                 turn = name_hash(self.seed, "ecn", topology.port_names[i]) & 0xFFFFFFFF
                 rows[i] = (kmin, kmax, round(pmax * 2**32), turn, 0)
         return rows
@@ -251,12 +256,13 @@ class Fabric:
     @property
     def is_paced(self) -> bool:
         """Whether ends have a rate that may be below their line's."""
-        return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.rate_bps is not None)
+        return self.profile.is_roce and (self.profile.is_ect or self.scenario.roce.rate_bps is not None)
 
     @property
     def is_ecn_capable(self) -> bool:
         """Whether senders set ECT, so that switches may mark."""
-        return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.ecn)
+        asked = (self.profile.is_roce and self.scenario.roce.ecn) or (self.profile.is_tcp and self.scenario.tcp.ecn)
+        return self.profile.is_ect or asked
 
     @property
     def watched_port(self) -> int:
@@ -369,7 +375,10 @@ class Fabric:
         frames = _doubled(self.world.frames)
         engine["free_head"] = old
         engine["free_count"] += old
-        self.world = self.world._replace(packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME))
+        self.world = self.world._replace(
+            packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME),
+            tcp_frames=frames.view(tcp.TCP_FRAME),
+        )  # fmt: skip
 
 
 def _choose_nics(topology: Topology, messages: list[Message]) -> np.ndarray:

@@ -22,7 +22,9 @@ from emulator.roce import (
 from emulator.roce import wire_bytes as roce_wire_bytes
 from emulator.schedule import TIMER, push
 from emulator.selective import selective_on_frame, selective_on_timeout, selective_poll
-from emulator.world import TTPOE
+from emulator.tcp import ack_wire_bytes, tcp_is_ready, tcp_on_frame, tcp_on_submit, tcp_on_timeout, tcp_poll
+from emulator.tcp import data_wire_bytes as tcp_data_wire_bytes
+from emulator.world import TCP, TTPOE
 from ttpoe._jit import kernel
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.fsm import Opcode, State
@@ -37,7 +39,13 @@ _CLOSED = int(State.CLOSED)
 def arm_timer(world, e):
     """Make sure that an event is due when end ``e``'s transport next wants one; later deadlines cost nothing."""
     end = world.ends[e]
-    at_ps = world.links[e]["timer_at_ps"] if world.engine[0]["protocol"] == TTPOE else world.qps[e]["timer_at_ps"]
+    protocol = world.engine[0]["protocol"]
+    if protocol == TTPOE:
+        at_ps = world.links[e]["timer_at_ps"]
+    elif protocol == TCP:
+        at_ps = world.tcps[e]["timer_at_ps"]
+    else:
+        at_ps = world.qps[e]["timer_at_ps"]
     if at_ps < end["timer_pending_ps"]:
         end["timer_pending_ps"] = at_ps
         push(world, at_ps, TIMER, e, world.ports[end["port"]])
@@ -48,6 +56,8 @@ def _is_ready(world, e):
     if world.engine[0]["protocol"] == TTPOE:
         pool = world.pools[world.ends[e]["host"]]
         return next_payload_bytes(world.links[e], pool, world.params[0], world.ring)
+    if world.engine[0]["protocol"] == TCP:
+        return tcp_is_ready(world.tcps[e], world.tcp_params[0], world.slots)
     return roce_is_ready(world.qps[e], world.roce_params[0])
 
 
@@ -141,6 +151,9 @@ def make_packet(world, e, k):
     if world.engine[0]["protocol"] == TTPOE:
         is_data = opcode == _PAYLOAD
         size = max(HEADER_BYTES + row["payload_bytes"], MIN_FRAME_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
+    elif world.engine[0]["protocol"] == TCP:
+        is_data = row["payload_bytes"] > 0
+        size = tcp_data_wire_bytes(row["payload_bytes"]) if is_data else ack_wire_bytes(row["rx_seq"], int(row["vc"]))
     else:
         is_data = opcode < ACKNOWLEDGE
         size = roce_wire_bytes(opcode, row["payload_bytes"], world.roce_params[0]["header_bytes"])
@@ -149,7 +162,7 @@ def make_packet(world, e, k):
     if is_data:
         packet["priority"] = end["priority"]
         packet["ecn"] = end["ecn"]
-    elif opcode == CNP:
+    elif opcode == CNP and world.engine[0]["protocol"] != TCP:
         packet["priority"] = world.engine[0]["cnp_priority"]
     else:
         packet["priority"] = world.engine[0]["answer_priority"]
@@ -202,6 +215,8 @@ def host_poll(world, i, queue, now_ps):
             n = poll_payload(
                 world.links[e], world.ring, world.pools[end["host"]], world.params[0], now_ps, world.out, 0
             )
+        elif world.engine[0]["protocol"] == TCP:
+            n = tcp_poll(world.tcps[e], world.tcp_params[0], world.slots, now_ps, world.tcp_out, 0)
         elif world.roce_params[0]["recovery"] < SELECTIVE_REPEAT:
             n = roce_poll(world.qps[e], world.roce_params[0], now_ps, world.roce_out, 0)
         else:
@@ -236,6 +251,13 @@ def _note_progress(world, e, now_ps):
     if world.engine[0]["protocol"] == TTPOE:
         failure = world.links[e]["failure"]
         done_bytes = world.links[e]["acked_bytes"] if e & 1 == 0 else world.links[e]["rx_bytes"]
+    elif world.engine[0]["protocol"] == TCP:
+        tcp = world.tcps[e]
+        failure = tcp["failure"]
+        if e & 1:
+            done_bytes = tcp["rx_bytes"]
+        else:
+            done_bytes = tcp["message_bytes"] if tcp["una"] == tcp["packets"] else 0
     else:
         qp = world.qps[e]
         failure = qp["failure"]
@@ -312,6 +334,11 @@ def host_on_frame(world, p, now_ps):
         n = on_frame(world.links[e], world.ring, pool, world.params[0], world.frames[p], now_ps, world.out, 0)
         if world.packets[p]["fate"] != 0 and world.links[e]["rx_bytes"] != rx_bytes:
             world.flows[e >> 1]["corrupted"] += 1  # a checksum would have told; TTPoE has none
+    elif world.engine[0]["protocol"] == TCP:
+        n = tcp_on_frame(
+            world.tcps[e], world.tcp_params[0], world.slots, world.received, world.blocks, world.tcp_frames[p],
+            int(world.packets[p]["ecn"]), now_ps, world.tcp_out, 0,
+        )  # fmt: skip
     else:
         n = _roce_on_packet(world, e, p, now_ps)
     world.engine[0]["delivered"] += 1
@@ -332,6 +359,8 @@ def host_on_timer(world, e, now_ps):
     if world.engine[0]["protocol"] == TTPOE:
         n = on_timeout(world.links[e], world.params[0], now_ps, world.out, 0)
         release(world.links[e], world.pools[end["host"]])
+    elif world.engine[0]["protocol"] == TCP:
+        n = tcp_on_timeout(world.tcps[e], world.tcp_params[0], world.slots, world.blocks, now_ps, world.tcp_out, 0)
     elif world.roce_params[0]["recovery"] < SELECTIVE_REPEAT:
         roce_on_timeout(world.qps[e], world.roce_params[0], now_ps)
     else:
@@ -351,6 +380,8 @@ def host_start_flow(world, f, now_ps):
         if world.links[e]["state"] == _CLOSED:
             n = on_open(world.links[e], now_ps, world.out, 0)
         on_submit(world.links[e], size_bytes)
+    elif world.engine[0]["protocol"] == TCP:
+        tcp_on_submit(world.tcps[e], world.tcp_params[0], size_bytes)
     else:
         roce_on_submit(world.qps[e], world.roce_params[0], size_bytes)
     arm_timer(world, e)

@@ -24,6 +24,7 @@ from emulator.roce import (
     wire_bytes,
 )  # fmt: skip
 from emulator.series import collect_series, edges_ps, extend
+from emulator.tcp import ack_wire_bytes, data_wire_bytes
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
@@ -152,6 +153,9 @@ def message_frames(
             for payload in (first_bytes, last_bytes)
         )
         return ideal.Frames(count, full, full, last)
+    if protocol == world.TCP:
+        full, last = int(data_wire_bytes(first_bytes)), int(data_wire_bytes(last_bytes))
+        return ideal.Frames(count, full, full, last)
     opening = WRITE_FIRST if count > 1 else WRITE_ONLY
     first, middle, last = (
         int(wire_bytes(WRITE_ONLY if is_selective else opcode, payload, header_bytes))
@@ -164,6 +168,8 @@ def _flow_frames(fabric: Fabric, size_bytes: int) -> ideal.Frames:
     """As :func:`message_frames`, by the transport of a run."""
     if fabric.profile.is_ttpoe:
         return message_frames(world.TTPOE, fabric.scenario.ttpoe.mtu_bytes, size_bytes)
+    if fabric.profile.is_tcp:
+        return message_frames(world.TCP, fabric.scenario.tcp.mtu_bytes, size_bytes)
     config = fabric.scenario.roce
     return message_frames(world.ROCE, config.mtu_bytes, size_bytes, config.header_bytes, fabric.profile.is_selective)
 
@@ -184,7 +190,10 @@ def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
 
 
 def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -> int:
-    """Completion time of one message alone on an idle path between two NICs: the first of the shortest."""
+    """Completion time of one message alone on an idle path between two NICs: the first of the shortest.
+
+    By the window of memory alone: what a congestion window adds, as TCP's slow start does, is slowdown.
+    """
     hops, back = _hops(fabric, src_nic, dst_nic), _hops(fabric, dst_nic, src_nic)
     if fabric.profile.is_ttpoe:
         config = fabric.scenario.ttpoe
@@ -196,6 +205,11 @@ def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -
         opening = ideal.control_path_ps(hops, control) + ideal.control_path_ps(back, control) if config.handshake else 0
         window = config.window_bytes // config.mtu_bytes
         return opening + ideal.ideal_fct_ps(hops, back, frames, control, window, last_window)
+    if fabric.profile.is_tcp:
+        tcp = fabric.scenario.tcp
+        window, ack = tcp.window_packets, int(ack_wire_bytes(0, 0))
+        every = min(tcp.ack_every_packets, window)
+        return ideal.ideal_fct_ps(hops, back, _flow_frames(fabric, size_bytes), ack, window, window, every)
     roce = fabric.scenario.roce
     frames = _flow_frames(fabric, size_bytes)
     window = int(fabric.world.roce_params[0]["window_bytes"]) // roce.mtu_bytes
@@ -247,7 +261,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     engine = w.engine[0]
     inside = check_conservation(w)
     is_ttpoe = fabric.profile.is_ttpoe
-    rows = (w.links if is_ttpoe else w.qps)[0::2]
+    rows = {world.TTPOE: w.links, world.ROCE: w.qps, world.TCP: w.tcps}[fabric.profile.protocol][0::2]
     flows = np.zeros(len(w.flows), FLOW_RESULT)
     for name in ("size_bytes", "start_ps", "drops", "corrupted", "failure"):
         flows[name] = w.flows[name]
@@ -316,7 +330,9 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
-        **{name: int(w.rates[name].sum()) for name in ("marks_received", "cnps_sent")},
+        "marks_received": int(w.rates["marks_received"].sum() + w.tcps["marks_received"].sum()),
+        "cnps_sent": int(w.rates["cnps_sent"].sum()),
+        **{name: int(w.tcps[name].sum()) for name in ("recoveries", "eces_received")},
         "max_shared_bytes": int(w.switches["max_shared_bytes"].max()),
         "end_ps": end_ps,
     }

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from emulator.world import ROCE, TTPOE
+from emulator.tcp_congestion import POLICIES
+from emulator.world import ROCE, TCP, TTPOE
 
 FlowControl = Literal["none", "pfc"]
-CongestionControl = Literal["none", "dcqcn"]
+CongestionControl = Literal["none", "dcqcn", "reno", "cubic", "dctcp"]
 Recovery = Literal["go-back-n", "go-back-0", "selective", "reordering"]
 WindowLimit = Literal["psn", "bdp"]
 RoutingName = Literal["ecmp", "flowlet", "round-robin", "random", "adaptive"]
@@ -26,11 +27,12 @@ class Profile:
     ----------
     name : str
     protocol : int
-        `emulator.world.TTPOE` or `ROCE`: whose endpoint kernels hosts run.
+        `emulator.world.TTPOE`, `ROCE` or `TCP`: whose endpoint kernels hosts run.
     flow_control : str
         Of links: ``none`` (the switch is drop-tail) or ``pfc``.
     congestion_control : str
-        Of RoCE: ``none`` or ``dcqcn``, with marks from switches. TTPoE's is ``ttpoe.congestion_control``.
+        Of RoCE: ``none`` or ``dcqcn``; of TCP: ``reno``, ``cubic`` or ``dctcp``. TTPoE's is
+        ``ttpoe.congestion_control``.
     recovery : str
         Of RoCE, a key of :data:`emulator.roce.RECOVERIES`.
     window : str
@@ -53,6 +55,16 @@ class Profile:
         return self.protocol == TTPOE
 
     @property
+    def is_tcp(self) -> bool:
+        """Whether hosts run :mod:`emulator.tcp`."""
+        return self.protocol == TCP
+
+    @property
+    def is_roce(self) -> bool:
+        """Whether hosts run :mod:`emulator.roce` or :mod:`emulator.selective`."""
+        return self.protocol == ROCE
+
+    @property
     def is_lossless(self) -> bool:
         """Whether links promise not to drop."""
         return self.flow_control != "none"
@@ -65,16 +77,26 @@ class Profile:
     @property
     def is_ect(self) -> bool:
         """Whether its data is ECN-capable, switches mark it by default, and receivers answer marks."""
-        return self.congestion_control == "dcqcn"
+        return self.congestion_control in ("dcqcn", "dctcp")
 
     def fault(self) -> str | None:
         """Why this cannot be, as ``field: reason``, or None."""
-        if not self.is_ttpoe:
+        if self.is_roce:
+            if self.congestion_control in POLICIES:
+                return f"congestion_control: {self.congestion_control} is TCP's; base it on iwarp"
+            return None
+        if self.is_tcp:
+            if self.congestion_control not in POLICIES:
+                return f"congestion_control: TCP has {', '.join(POLICIES)}; base {self.congestion_control} on RoCE"
+            if self.recovery != "go-back-n":
+                return f"recovery: TCP has its own; base {self.recovery} on a RoCE transport"
+            if self.window != "psn":
+                return "window: bdp is for RoCE; set tcp.window_bytes"
             return None
         if self.congestion_control != "none":
             return (
-                "congestion_control: dcqcn answers ECN marks, which TTPoE frames have no field for; base it on a "
-                "RoCE transport, or set ttpoe.congestion_control"
+                f"congestion_control: {self.congestion_control} is not TTPoE's; base it on a RoCE transport or iwarp, "
+                "or set ttpoe.congestion_control"
             )
         if self.recovery != "go-back-n":
             return f"recovery: TTPoE goes back N; base {self.recovery} on a RoCE transport"
@@ -96,6 +118,9 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "spectrum", ROCE, flow_control="pfc", congestion_control="dcqcn", recovery="reordering", routing="adaptive"
         ),
+        Profile("iwarp", TCP, congestion_control="cubic"),
+        Profile("iwarp-reno", TCP, congestion_control="reno"),
+        Profile("iwarp-dctcp", TCP, congestion_control="dctcp"),
     )
 }
 TRANSPORTS = tuple(PROFILES)

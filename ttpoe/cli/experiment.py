@@ -181,7 +181,8 @@ def _open_capture(
     world, topology = fabric.world, fabric.topology
     builder = FrameBuilder(
         topology.port_names, topology.port_nic, world.ends, int(world.engine[0]["protocol"]),
-        seed=fabric.seed, message_bytes=world.flows["size_bytes"],
+        seed=fabric.seed, message_bytes=world.flows["size_bytes"], mtu_bytes=fabric.scenario.tcp.mtu_bytes,
+        window_bytes=fabric.scenario.tcp.window_bytes,
     )  # fmt: skip
     writer = CaptureWriter(
         out / display_name(fabric), builder, sorted(ports), resolution=timestamps, rate_bps=topology.rate_bps

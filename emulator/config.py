@@ -48,8 +48,10 @@ from emulator.transports import (
 )  # fmt: skip
 from ttpoe import constants, units
 from ttpoe.impairments import ImpairmentConfig
+from ttpoe.state import CONGESTION_CONTROLS
 
 assert set(get_args(RoutingName)) == set(POLICIES)
+assert set(CONGESTION_CONTROLS) < set(get_args(CongestionControl))
 assert set(get_args(Recovery)) == set(roce.RECOVERIES)
 
 
@@ -120,10 +122,14 @@ class TtpoeConfig:
     rto_max_ps: PositivePicoseconds = units.PS_PER_S
     retry_limit: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16
     """Timeouts in a row without progress before the link fails."""
-    congestion_control: Literal["fixed", "reno"] = "fixed"
-    """fixed: ``window_bytes`` alone limits what is in flight; reno: RFC 5681 as well."""
+    congestion_control: Literal["fixed", "reno", "swift"] = "fixed"
+    """fixed: ``window_bytes`` alone limits what is in flight; reno: RFC 5681 as well; swift: by delay as well."""
     initial_window_packets: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 10
     """Congestion window at the start, in payloads of ``mtu_bytes`` (RFC 6928)."""
+    target_delay_ps: PositivePicoseconds = 25 * units.PS_PER_US
+    """swift: the round trip that it aims at."""
+    flow_scaling_ps: Picoseconds = 125 * units.PS_PER_US
+    """swift: how much longer that may be for windows of a tenth of a payload; less the larger they are."""
     tail_loss_probe: Annotated[bool, Field(strict=True)] = True
     """Send the last frame once more after two round trips without a sign of life (RFC 8985, 7)."""
     probe_min_ps: Picoseconds = 0
@@ -137,6 +143,8 @@ class TtpoeConfig:
             raise ValueError("rto_min_ps, rto_initial_ps and rto_max_ps must be in this order")
         if self.probe_min_ps > self.rto_max_ps:
             raise ValueError("probe_min_ps is above rto_max_ps; lower it")
+        if max(self.target_delay_ps, self.flow_scaling_ps) > self.rto_max_ps:
+            raise ValueError("target_delay_ps or flow_scaling_ps is above rto_max_ps; lower it")
         return self
 
 

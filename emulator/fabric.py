@@ -273,11 +273,14 @@ class Fabric:
 
     def _build_ttpoe(self, n_flows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         config = self.scenario.ttpoe
+        own = self.profile.congestion_control
+        policy = own if self.profile.is_ttpoe and own != "none" else config.congestion_control
         params = state.make_params(
             mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
             rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
-            congestion_control=config.congestion_control, initial_window_packets=config.initial_window_packets,
+            congestion_control=policy, initial_window_packets=config.initial_window_packets,
             tail_loss_probe=config.tail_loss_probe, probe_min_ps=config.probe_min_ps,
+            target_delay_ps=config.target_delay_ps, flow_scaling_ps=config.flow_scaling_ps,
         )
         pools = np.zeros(self.topology.hosts + 1, state.POOL)
         pools["limit_bytes"] = config.window_bytes if config.shared_window else units.NEVER

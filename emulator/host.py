@@ -29,10 +29,12 @@ from ttpoe._jit import kernel
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.fsm import Opcode, State
 from ttpoe.machine import next_payload_bytes, on_frame, on_open, on_read, on_submit, on_timeout, poll_payload, release
+from ttpoe.state import CongestionControl
 from ttpoe.units import NEVER, serialization_ps
 
 _PAYLOAD = int(Opcode.PAYLOAD)
 _CLOSED = int(State.CLOSED)
+_SWIFT = int(CongestionControl.SWIFT)
 
 
 @kernel(inline=True)
@@ -195,7 +197,7 @@ def _pace(world, e, wire_bytes, now_ps):
 def host_on_wake(world, e, now_ps):
     """End ``e`` may send, or its rate may have grown: what is left of its wait, in bytes, passes at the new rate."""
     end = world.ends[e]
-    if end["send_at_ps"] <= now_ps:
+    if end["send_at_ps"] <= now_ps or world.engine[0]["protocol"] == TTPOE:
         return
     rate = world.rates[e]
     left_bytes = ((end["send_at_ps"] - now_ps) * rate["paced_bps"] + 7_999_999_999_999) // 8_000_000_000_000
@@ -203,6 +205,16 @@ def host_on_wake(world, e, now_ps):
     rate["paced_bps"] = rate["rate_bps"]
     end["send_at_ps"] = now_ps + serialization_ps(left_bytes, rate["rate_bps"])
     _push_wake(world, e, end["send_at_ps"])
+
+
+@kernel(inline=True)
+def _follow_pace(world, e, now_ps):
+    """Hold end ``e`` back for as long as its link does, whose window may be less than a payload."""
+    end = world.ends[e]
+    at_ps = world.links[e]["pace_at_ps"]
+    if at_ps > now_ps and at_ps != end["send_at_ps"]:
+        push(world, at_ps, TIMER, len(world.ends) + len(world.flows) + e, world.ports[end["port"]])
+    end["send_at_ps"] = at_ps
 
 
 @kernel(inline=True)
@@ -231,6 +243,11 @@ def host_poll(world, i, queue, now_ps):
             continue
         arm_timer(world, e)
         p = make_packet(world, e, 0)
+        if world.params[0]["congestion_control"] == _SWIFT and world.engine[0]["protocol"] == TTPOE:
+            _follow_pace(world, e, now_ps)
+            if end["send_at_ps"] > now_ps:
+                end["is_ready"] = 0
+                return p
         if world.engine[0]["is_paced"] != 0 and _pace(world, e, int(world.packets[p]["wire_bytes"]), now_ps) != 0:
             end["is_ready"] = 0
             return p
@@ -332,6 +349,8 @@ def host_on_frame(world, p, now_ps):
         pool = world.pools[world.ends[e]["host"]]
         rx_bytes = world.links[e]["rx_bytes"]
         n = on_frame(world.links[e], world.ring, pool, world.params[0], world.frames[p], now_ps, world.out, 0)
+        if world.params[0]["congestion_control"] == _SWIFT:
+            _follow_pace(world, e, now_ps)
         if world.packets[p]["fate"] != 0 and world.links[e]["rx_bytes"] != rx_bytes:
             world.flows[e >> 1]["corrupted"] += 1  # a checksum would have told; TTPoE has none
     elif world.engine[0]["protocol"] == TCP:
@@ -359,6 +378,8 @@ def host_on_timer(world, e, now_ps):
     if world.engine[0]["protocol"] == TTPOE:
         n = on_timeout(world.links[e], world.params[0], now_ps, world.out, 0)
         release(world.links[e], world.pools[end["host"]])
+        if world.params[0]["congestion_control"] == _SWIFT:
+            _follow_pace(world, e, now_ps)
     elif world.engine[0]["protocol"] == TCP:
         n = tcp_on_timeout(world.tcps[e], world.tcp_params[0], world.slots, world.blocks, now_ps, world.tcp_out, 0)
     elif world.roce_params[0]["recovery"] < SELECTIVE_REPEAT:

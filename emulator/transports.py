@@ -11,9 +11,10 @@ from typing import Literal
 
 from emulator.tcp_congestion import POLICIES
 from emulator.world import ROCE, TCP, TTPOE
+from ttpoe.state import CONGESTION_CONTROLS
 
 FlowControl = Literal["none", "pfc"]
-CongestionControl = Literal["none", "dcqcn", "reno", "cubic", "dctcp"]
+CongestionControl = Literal["none", "dcqcn", "fixed", "reno", "swift", "cubic", "dctcp"]
 Recovery = Literal["go-back-n", "go-back-0", "selective", "reordering"]
 WindowLimit = Literal["psn", "bdp"]
 RoutingName = Literal["ecmp", "flowlet", "round-robin", "random", "adaptive"]
@@ -31,8 +32,8 @@ class Profile:
     flow_control : str
         Of links: ``none`` (the switch is drop-tail) or ``pfc``.
     congestion_control : str
-        Of RoCE: ``none`` or ``dcqcn``; of TCP: ``reno``, ``cubic`` or ``dctcp``. TTPoE's is
-        ``ttpoe.congestion_control``.
+        Of RoCE: ``none`` or ``dcqcn``; of TCP: ``reno``, ``cubic`` or ``dctcp``; of TTPoE: one of
+        `ttpoe.state.CONGESTION_CONTROLS`, or ``none`` for what ``ttpoe.congestion_control`` says.
     recovery : str
         Of RoCE, a key of :data:`emulator.roce.RECOVERIES`.
     window : str
@@ -82,21 +83,21 @@ class Profile:
     def fault(self) -> str | None:
         """Why this cannot be, as ``field: reason``, or None."""
         if self.is_roce:
-            if self.congestion_control in POLICIES:
-                return f"congestion_control: {self.congestion_control} is TCP's; base it on iwarp"
+            if self.congestion_control not in ("none", "dcqcn"):
+                return f"congestion_control: RoCE has none and dcqcn; base {self.congestion_control} on iwarp or ttpoe"
             return None
         if self.is_tcp:
             if self.congestion_control not in POLICIES:
-                return f"congestion_control: TCP has {', '.join(POLICIES)}; base {self.congestion_control} on RoCE"
+                return f"congestion_control: TCP has {', '.join(POLICIES)}; it cannot have {self.congestion_control}"
             if self.recovery != "go-back-n":
                 return f"recovery: TCP has its own; base {self.recovery} on a RoCE transport"
             if self.window != "psn":
                 return "window: bdp is for RoCE; set tcp.window_bytes"
             return None
-        if self.congestion_control != "none":
+        if self.congestion_control not in ("none", *CONGESTION_CONTROLS):
             return (
-                f"congestion_control: {self.congestion_control} is not TTPoE's; base it on a RoCE transport or iwarp, "
-                "or set ttpoe.congestion_control"
+                f"congestion_control: {self.congestion_control} answers ECN marks, which TTPoE frames have no field "
+                f"for, or is another transport's; TTPoE has {', '.join(CONGESTION_CONTROLS)}"
             )
         if self.recovery != "go-back-n":
             return f"recovery: TTPoE goes back N; base {self.recovery} on a RoCE transport"
@@ -110,6 +111,8 @@ PROFILES: dict[str, Profile] = {
     for profile in (
         Profile("ttpoe", TTPOE),
         Profile("ttpoe-pfc", TTPOE, flow_control="pfc"),
+        Profile("ttpoe-reno", TTPOE, congestion_control="reno"),
+        Profile("ttpoe-swift", TTPOE, congestion_control="swift"),
         Profile("roce-pfc", ROCE, flow_control="pfc"),
         Profile("roce", ROCE),
         Profile("roce-dcqcn", ROCE, flow_control="pfc", congestion_control="dcqcn"),

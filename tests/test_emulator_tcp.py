@@ -350,11 +350,11 @@ def test_a_window_of_memory_binds() -> None:
 @pytest.mark.parametrize(
     ("profile", "words"),
     [
-        ({"base": "iwarp", "congestion_control": "dcqcn"}, "TCP has reno, cubic, dctcp; base dcqcn on RoCE"),
+        ({"base": "iwarp", "congestion_control": "dcqcn"}, "TCP has reno, cubic, dctcp; it cannot have dcqcn"),
         ({"base": "iwarp", "recovery": "selective"}, "TCP has its own; base selective on a RoCE transport"),
         ({"base": "iwarp", "window": "bdp"}, "set tcp.window_bytes"),
-        ({"base": "roce", "congestion_control": "cubic"}, "cubic is TCP's; base it on iwarp"),
-        ({"base": "ttpoe", "congestion_control": "dctcp"}, "set ttpoe.congestion_control"),
+        ({"base": "roce", "congestion_control": "cubic"}, "RoCE has none and dcqcn; base cubic on iwarp or ttpoe"),
+        ({"base": "ttpoe", "congestion_control": "dctcp"}, "dctcp answers ECN marks, which TTPoE frames have"),
     ],
 )
 def test_profiles_that_make_no_sense(profile: dict[str, str], words: str) -> None:

@@ -294,21 +294,26 @@ def expire_timers(now_ps, batch, links, params, headers, out, answers, events, c
 
 
 @kernel(export=True)
-def earliest_deadline_ps(links):
-    """Smallest ``timer_at_ps`` of all rows, NEVER if none runs."""
+def earliest_deadline_ps(links, ring, pools, params):
+    """Smallest ``timer_at_ps`` of all rows, or ``pace_at_ps`` of one that may send then; NEVER if none waits."""
     earliest = NEVER
     for row in range(len(links)):
-        earliest = min(earliest, links[row]["timer_at_ps"])
+        link = links[row]
+        earliest = min(earliest, link["timer_at_ps"])
+        if 0 < link["pace_at_ps"] < earliest and next_payload_bytes(link, pools[0], params[0], ring) > 0:
+            earliest = link["pace_at_ps"]
     return earliest
 
 
 @kernel(export=True)
-def next_sendable(links, after, ring, pools, params):
+def next_sendable(links, after, ring, pools, params, now_ps):
     """Row that may send a PAYLOAD now, the first behind row ``after`` in a circle; 0 if none may."""
     n_rows = len(links)
     for step in range(1, n_rows + 1):
         row = (after + step) % n_rows
-        if row != 0 and next_payload_bytes(links[row], pools[0], params[0], ring) > 0:
+        if row == 0 or links[row]["pace_at_ps"] > now_ps:
+            continue
+        if next_payload_bytes(links[row], pools[0], params[0], ring) > 0:
             return row
     return 0
 

@@ -43,8 +43,12 @@ class EndpointConfig:
         PAYLOAD frames that a link sends before the next link's turn.
     congestion_control : str
         ``fixed``: the window alone limits what is in flight. ``reno``: a congestion window does as well (RFC 5681).
+        ``swift``: one by delay, which may be less than a payload (Kumar et al., 2020).
     initial_window_packets : int
         Congestion window at the start and after idling, in payloads of ``mtu_bytes`` (RFC 6928).
+    target_delay_ps, flow_scaling_ps : int
+        ``swift``: the round trip that it aims at, and how much longer that may be at most, for small windows. A busy
+        host alone adds milliseconds.
     tail_loss_probe : bool
         Send the last frame of what was submitted once more before the timeout, since nothing behind it can show its
         loss (RFC 8985, 7).
@@ -68,6 +72,8 @@ class EndpointConfig:
     burst_frames: int = 32
     congestion_control: str = "fixed"
     initial_window_packets: int = 10
+    target_delay_ps: int = 10 * PS_PER_MS
+    flow_scaling_ps: int = 10 * PS_PER_MS
     tail_loss_probe: bool = True
     probe_min_ps: int = 5 * PS_PER_MS
 
@@ -89,6 +95,9 @@ class EndpointConfig:
             raise ValueError(f"congestion_control is {self.congestion_control!r}; it must be {known}")
         if not 0 <= self.probe_min_ps <= self.rto_max_ps:
             raise ValueError(f"probe_min_ps is {self.probe_min_ps}; it must be from 0 to rto_max_ps {self.rto_max_ps}")
+        for name in ("target_delay_ps", "flow_scaling_ps"):
+            if not 0 < getattr(self, name) <= self.rto_max_ps:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 1 to rto_max_ps {self.rto_max_ps}")
         for name in ("retry_limit", "max_links", "backlog", "burst_frames", "initial_window_packets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

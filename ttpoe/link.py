@@ -42,6 +42,7 @@ class LinkRows:
             rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
             congestion_control=config.congestion_control, initial_window_packets=config.initial_window_packets,
             tail_loss_probe=config.tail_loss_probe, probe_min_ps=config.probe_min_ps,
+            target_delay_ps=config.target_delay_ps, flow_scaling_ps=config.flow_scaling_ps,
         )  # fmt: skip
         self.pools = np.zeros(1, POOL)
         self.pools["limit_bytes"] = config.window_bytes if config.shared_window else NEVER

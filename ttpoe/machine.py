@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ttpoe._jit import kernel
-from ttpoe.congestion import ACKED, IDLE, LOST, TIMED_OUT, flight_room_bytes, tell_policy, window_room_bytes
+from ttpoe.congestion import ACKED, IDLE, LOST, TIMED_OUT, flight_room_bytes, pace, tell_policy, window_room_bytes
 from ttpoe.constants import SEQ_MASK
 from ttpoe.fsm import RECEIVED, SENT, Opcode, Received, Sent, State
 from ttpoe.recovery import (
@@ -259,9 +259,9 @@ def _receive_ack(link, ring, pool, params, seq, now_ps):
         if is_probe_acked and is_spurious == 0 and link["last_sent_at_ps"] >= link["recover_until_ps"]:
             # The probe of the tail has repaired a loss that no NACK will tell of (RFC 8985, 7.4.2)
             link["recover_until_ps"] = now_ps + link["srtt_ps"]
-            tell_policy(link, params, LOST, acked_bytes)
+            tell_policy(link, params, LOST, acked_bytes, now_ps)
         else:
-            tell_policy(link, params, ACKED, acked_bytes)
+            tell_policy(link, params, ACKED, acked_bytes, now_ps)
     return 1
 
 
@@ -287,7 +287,7 @@ def _receive_nack(link, ring, pool, params, seq, now_ps):
         return
     if slot["sent_at_ps"] >= link["recover_until_ps"]:  # else the window was halved for this already
         link["recover_until_ps"] = now_ps + link["srtt_ps"]
-        tell_policy(link, params, LOST, 0)
+        tell_policy(link, params, LOST, 0, now_ps)
     go_back(link)
 
 
@@ -473,7 +473,7 @@ def on_timeout(link, params, now_ps, out, n_out):
         return n_out
     state = link["state"]
     if state == _S_OPEN_SENT:
-        tell_policy(link, params, TIMED_OUT, 0)
+        tell_policy(link, params, TIMED_OUT, 0, now_ps)
         link["timer_at_ps"] = now_ps + link["rto_ps"]
         return _send(link, _OPEN, link["initial_seq"], 0, out, n_out)
     if state == _S_CLOSE_SENT:
@@ -484,7 +484,7 @@ def on_timeout(link, params, now_ps, out, n_out):
     has_unacknowledged = link["tx_una"] != link["tx_max"]
     if has_unacknowledged:
         link["recover_until_ps"] = now_ps + link["srtt_ps"]
-        tell_policy(link, params, TIMED_OUT, 0)
+        tell_policy(link, params, TIMED_OUT, 0, now_ps)
     go_back(link)
     if state == _S_CLOSE_RECD and not has_unacknowledged:
         link["timer_at_ps"] = now_ps + link["rto_ps"]
@@ -544,7 +544,7 @@ def on_close(link, now_ps, out, n_out):
 
 @kernel(inline=True)
 def next_payload_bytes(link, pool, params, ring):
-    """Payload of the PAYLOAD that may be sent now, or 0: a window, the state or the data forbid it.
+    """Payload of the PAYLOAD that may be sent, from ``pace_at_ps`` on; 0: a window, the state or the data forbid it.
 
     Resends come first and need no room in the transmit memory: they are held there already.
     """
@@ -568,6 +568,8 @@ def next_payload_bytes(link, pool, params, ring):
 @kernel
 def poll_payload(link, ring, pool, params, now_ps, out, n_out):
     """Append the next PAYLOAD, if one may be sent now: a resend first, else new data. As for :func:`on_frame`."""
+    if now_ps < link["pace_at_ps"]:
+        return n_out
     length = next_payload_bytes(link, pool, params, ring)
     if length == 0:
         return n_out
@@ -577,7 +579,7 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
     slot = ring[link["ring_base"] + (seq & link["ring_mask"])]
     if seq == link["tx_max"]:
         if seq == link["tx_una"] and now_ps - link["last_sent_at_ps"] > link["rto_ps"]:
-            tell_policy(link, params, IDLE, 0)  # RFC 5681, 4.1
+            tell_policy(link, params, IDLE, 0, now_ps)  # RFC 5681, 4.1
         link["tx_max"] = seq_add(seq, 1)
         link["cut_bytes"] += length
         link["tail_bytes"] = length
@@ -590,6 +592,8 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
         link["bytes_resent"] += length
     slot["sent_at_ps"] = now_ps
     link["last_sent_at_ps"] = now_ps
+    if link["pace_at_ps"] != 0:
+        pace(link)
     link["tx_next"] = seq_add(seq, 1)
     link["sent_bytes"] += length
     link["payloads_sent"] += 1

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ttpoe.units import NEVER
+from ttpoe.units import NEVER, PS_PER_US
 
 
 class Status(IntEnum):
@@ -38,6 +38,7 @@ class CongestionControl(IntEnum):
 
     FIXED = 0  # nothing: the window of the transmit memory alone
     RENO = 1  # RFC 5681
+    SWIFT = 2  # Kumar et al., SIGCOMM 2020
 
 
 CONGESTION_CONTROLS = tuple(kind.name.lower() for kind in CongestionControl)
@@ -47,6 +48,9 @@ CONGESTION_CONTROLS = tuple(kind.name.lower() for kind in CongestionControl)
 def _int64(*names: str) -> list[tuple[str, str]]:
     return [(name, "i8") for name in names]
 
+
+MAX_CWND_PACKETS = 1 << 22
+"""Of ``cwnd_q20``, so that its products stay in int64."""
 
 FRAME = np.dtype([("opcode", "i4"), ("vc", "i4"), *_int64("tx_seq", "rx_seq", "payload_bytes")], align=True)
 """What the machine sees of a frame, and what it appends to its output. 32 bytes."""
@@ -84,6 +88,10 @@ LINK = np.dtype(
         # congestion control
         "ssthresh_bytes",
         "ca_acked_bytes",  # acknowledged since congestion avoidance last grew the window (RFC 3465)
+        "cwnd_q20",  # SWIFT: the window in 2**-20 payloads, which may be less than one
+        "pace_at_ps",  # SWIFT: no PAYLOAD before; 0 with a window of one payload or more
+        "rtt_ps",  # sample of the last acknowledgement, or 0
+        "decreased_at_ps",  # SWIFT
         "recover_until_ps",  # a round trip after the last loss: one of what was sent before is of the same window
         # counters
         "payloads_sent", "payloads_resent", "bytes_resent", "timeouts",
@@ -106,6 +114,7 @@ PARAMS = np.dtype(
     _int64(
         "mtu_bytes", "window_bytes", "rto_initial_ps", "rto_min_ps", "rto_max_ps", "retry_limit",
         "congestion_control", "initial_cwnd_bytes", "has_tail_probe", "probe_min_ps",
+        "target_delay_ps", "flow_scaling_ps",
     ),
     align=True,
 )
@@ -114,7 +123,7 @@ PARAMS = np.dtype(
 def make_params(
     *, mtu_bytes: int, window_bytes: int, rto_initial_ps: int, rto_min_ps: int, rto_max_ps: int, retry_limit: int,
     congestion_control: str = "fixed", initial_window_packets: int = 10, tail_loss_probe: bool = False,
-    probe_min_ps: int = 0,
+    probe_min_ps: int = 0, target_delay_ps: int = 25 * PS_PER_US, flow_scaling_ps: int = 125 * PS_PER_US,
 ) -> np.ndarray:  # fmt: skip
     """One PARAMS row in an array of shape (1,).
 
@@ -136,6 +145,8 @@ def make_params(
         Send the last id of what was submitted once more, two round trips after the last sign of life (RFC 8985, 7).
     probe_min_ps : int
         Least wait before such a probe, and before asking a full peer again.
+    target_delay_ps, flow_scaling_ps : int
+        SWIFT: the round trip that it aims at, and how much longer at most it may be for small windows.
     """
     if mtu_bytes < 1:
         raise ValueError(f"mtu_bytes is {mtu_bytes}; a payload has at least 1 byte")
@@ -154,12 +165,14 @@ def make_params(
         raise ValueError(f"initial_window_packets is {initial_window_packets}; it must be from 1 to 10**6")
     if not 0 <= probe_min_ps <= rto_max_ps:
         raise ValueError(f"probe_min_ps is {probe_min_ps}; it must be from 0 to rto_max_ps {rto_max_ps}")
+    if congestion_control == "swift" and not (0 < target_delay_ps <= rto_max_ps and 0 <= flow_scaling_ps <= rto_max_ps):
+        raise ValueError("target_delay_ps and flow_scaling_ps must be at most rto_max_ps, and a target above zero")
     kind = CongestionControl[congestion_control.upper()]
     params = np.zeros(1, PARAMS)
     params[0] = (
         mtu_bytes, window_bytes, rto_initial_ps, rto_min_ps, rto_max_ps, retry_limit,
         kind, NEVER if kind == CongestionControl.FIXED else initial_window_packets * mtu_bytes,
-        tail_loss_probe, probe_min_ps,
+        tail_loss_probe, probe_min_ps, target_delay_ps, flow_scaling_ps,
     )  # fmt: skip
     return params
 
@@ -200,5 +213,6 @@ def init_links(
     links["peer_room_bytes"] = NEVER
     links["ssthresh_bytes"] = NEVER
     links["cwnd_bytes"] = params[0]["initial_cwnd_bytes"]
+    links["cwnd_q20"] = min(int(params[0]["initial_cwnd_bytes"] // params[0]["mtu_bytes"]), MAX_CWND_PACKETS) << 20
     links["rto_ps"] = params[0]["rto_initial_ps"]
     return np.zeros(links.size * slots, SENT)

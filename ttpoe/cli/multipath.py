@@ -21,6 +21,7 @@ _OPTIONS = {
     "switch.buffer_bytes": "--buffer",
     "ttpoe.mtu_bytes": "--mtu",
     "roce.mtu_bytes": "--mtu",
+    "tcp.mtu_bytes": "--mtu",
     "ttpoe.window_bytes": "--window",
     "ttpoe": "--window and --mtu",
     "seed": "--seed",
@@ -46,12 +47,12 @@ def _topology(kind: str, hosts: int) -> dict[str, Any]:
 )  # fmt: skip
 @click.option("--hosts", type=click.IntRange(2, 65_536), default=16, metavar="N", help="Hosts of the fabric. [16]")
 @click.option("--workload", type=click.Choice(["permutation"]), default="permutation", help="[permutation]")
-@click.option("--transport", metavar="LIST", help="ttpoe, ttpoe-pfc, roce-pfc, roce, with commas. [all but ttpoe-pfc]")
+@click.option("--transport", metavar="LIST", help="With commas, of those in docs/formats.md. [ttpoe,roce-pfc,roce]")
 @click.option("--routing", metavar="LIST", help="ecmp, flowlet, round-robin, random, adaptive, with commas. [ecmp]")
 @click.option("--size", type=SIZE, help="Each message; MB is 10^6, MiB 2^20. [2MB]")
 @click.option("--rate", type=RATE, help="Line rate of every link; 100G is 10^11 bit/s. [100G]")
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
-@click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096]")
+@click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096, iwarp 1440]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of each switch. [12MB]")
 @click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
 @click.option("--jitter", type=TIME, help="Senders start at random within this time. [0us]")
@@ -80,6 +81,7 @@ def command(
         ("transports", names(transport)), ("routings", names(routing)), ("workload.size_bytes", size),
         ("workload.jitter_ps", jitter), ("link.rate_bps", rate), ("link.delay_ps", delay),
         ("switch.buffer_bytes", buffer), ("ttpoe.mtu_bytes", mtu), ("roce.mtu_bytes", mtu),
+        ("tcp.mtu_bytes", mtu),
         ("ttpoe.window_bytes", window), ("seed", seed), ("repeat", repeat),
     ):  # fmt: skip
         set_field(values, field, value)

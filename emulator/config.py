@@ -33,7 +33,7 @@ from emulator.quantities import (
 from emulator.roce_config import DcqcnConfig, RoceConfig, SelectiveConfig
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
-from emulator.switching import EcnConfig, SwitchConfig
+from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig, WatchdogConfig
 from emulator.tcp_config import TcpConfig
 from emulator.transports import (
     DEFAULT_TRANSPORTS,
@@ -96,6 +96,24 @@ def _countable(rate_bps: int) -> int:
 
 
 @dataclass(frozen=True, config=STRICT)
+class PauseStormConfig:
+    """A faulty host: all its NICs pause their switch, and renew the pause, under transports with PFC."""
+
+    host: Host
+    start_ps: Picoseconds = 0
+    end_ps: PositivePicoseconds | None = None
+    """None: never."""
+    priority: Priority | None = None
+    """None: the scenario's."""
+
+    @model_validator(mode="after")
+    def _check(self) -> PauseStormConfig:
+        if self.end_ps is not None and self.end_ps <= self.start_ps:
+            raise ValueError(f"end_ps {self.end_ps} is not after start_ps {self.start_ps}; raise it")
+        return self
+
+
+@dataclass(frozen=True, config=STRICT)
 class HostConfig:
     """What reads a host's TTPoE links: one reader for each. RoCE writes to memory that is always there."""
 
@@ -103,6 +121,8 @@ class HostConfig:
     """In order and not yet read, per link; a PAYLOAD beyond it is refused with NACK_FULL."""
     drain_rate_bps: Annotated[Bps, AfterValidator(_countable)] | None = None
     """Of each reader; None: it reads at once, and the buffer never fills."""
+    pause_storms: tuple[PauseStormConfig, ...] = ()
+    """Faulty hosts, one storm each at most."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -190,6 +210,8 @@ class FlowConfig:
     start_ps: Picoseconds = 0
     nic: Annotated[int, Field(ge=0, lt=64, strict=True)] | None = None
     """Which NIC of both hosts, where they have several; None: a host's messages take its NICs in turn."""
+    priority: Priority | None = None
+    """Of its data; None: the scenario's."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -285,7 +307,7 @@ class ScenarioConfig:
 
     @property
     def answer_priority(self) -> int:
-        """Priority of ACK, NACK and the like."""
+        """Priority of ACK, NACK and the like, of flows with no priority of their own."""
         return self.priority if self.ack_priority is None else self.ack_priority
 
     @model_validator(mode="after")
@@ -299,6 +321,10 @@ class ScenarioConfig:
             raise ValueError(f"transports: there is no {unknown[0]!r}; there are " + ", ".join(known))
         if len(set(self.transports)) != len(self.transports):
             raise ValueError("transports: one of them is named twice")
+        marked = [name for name in self.transports if self.profile(name).is_roce and self.profile(name).is_ect]
+        if self.roce.version == 1 and (marked or self.roce.ecn):
+            what = f"leave out {marked[0]}, which needs one" if marked else "set ecn = false"
+            raise ValueError(f"roce.version: RoCEv1 frames have no ECN field; {what}, or make it 2")
         if self.routings is not None and (not self.routings or len(set(self.routings)) != len(self.routings)):
             raise ValueError("routings: name one or more of " + ", ".join(POLICIES) + ", each once")
         return self
@@ -324,8 +350,11 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "": (ScenarioConfig,),
     "link": (LinkConfig,),
     "hosts": (HostConfig,),
+    "hosts.pause_storms": (PauseStormConfig,),
     "switch": (SwitchConfig,),
     "switch.ecn": (EcnConfig,),
+    "switch.priorities": (PriorityConfig,),
+    "switch.watchdog": (WatchdogConfig,),
     "topology": (StarConfig, LeafSpineConfig, FatTreeConfig, RailConfig, DualPlaneConfig),
     "topology.uplink": (UplinkConfig,),
     "topology.scale_out": (LeafSpineConfig, FatTreeConfig),
@@ -343,14 +372,14 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "selective": (SelectiveConfig,),
     "profiles": (ProfileConfig,),
 }
-"""Where a field may stand, without the numbers of lists."""
+"""Where a field may stand, without the numbers of lists and of priorities."""
 
 _UNITS = {"bps": "bit/s", "bytes": "bytes", "ps": "ps"}
 
 
 def _known_fields(path: list[Any]) -> str:
     """What may stand where an unknown field stands: the likely one, or all."""
-    room = ".".join(part for part in path[:-1] if isinstance(part, str))
+    room = ".".join(part for part in path[:-1] if isinstance(part, str) and not part.isdigit())
     rooms = (ImpairmentConfig,) if room.endswith(".impairments") else _ROOMS.get(room, ())
     names = [field.name for room_type in rooms for field in fields(room_type)]
     close = get_close_matches(str(path[-1]), names, n=1)

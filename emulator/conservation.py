@@ -45,6 +45,7 @@ def check_conservation(w: World) -> int:
     at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
     held_back = w.impairments["held_head"]
     inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"], held_back]))
+    of_switch = np.repeat(w.ports["switch"], PRIORITIES)
     queue_bytes = np.zeros(len(w.queues), np.int64)
     ingress_bytes = np.zeros(len(w.ingress), np.int64)
     for q in np.flatnonzero(w.queues["head"] >= 0).tolist():
@@ -54,7 +55,8 @@ def check_conservation(w: World) -> int:
             if at_switches[q]:
                 size = int(w.packets["wire_bytes"][p]) - LINE_ONLY_BYTES
                 queue_bytes[q] += size
-                ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
+                if w.rules["is_lossless"][of_switch[q] * PRIORITIES + q % PRIORITIES]:
+                    ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
             p = int(w.packets["next"][p])
     held = len(w.packets) - int(engine["free_count"])
     balance = int(engine["created"] - engine["delivered"] - engine["dropped"] - engine["lost"])
@@ -66,17 +68,23 @@ def check_conservation(w: World) -> int:
     told_lost = int(w.impairments["counts"][:, 1 : BAD_FCS + 1].sum() + engine["bad_icrc"] + engine["no_route"])
     if told_lost != engine["lost"]:
         raise ConservationError(f"{engine['lost']} frames were lost; causes are known of {told_lost}")
-    of_switch = np.repeat(w.ports["switch"], PRIORITIES)
-    shared = [int(w.ingress["shared_bytes"][of_switch == k].sum()) for k in range(len(w.switches))]
+    rules = w.rules[of_switch * PRIORITIES + np.arange(len(of_switch)) % PRIORITIES]
+    accounted = np.where(rules["is_lossless"] != 0, w.ingress["bytes"], queue_bytes)
+    beyond = np.where(at_switches, np.maximum(accounted - rules["reserve_bytes"], 0), 0)
+    shared = np.bincount(rules["shared"], beyond, len(w.shared)).astype(np.int64)
+    headroom = np.bincount(of_switch[at_switches], w.ingress["headroom_bytes"][at_switches], len(w.switches))
     for what, told, found in (
         ("queues", w.queues["bytes"], queue_bytes),
-        ("ingress ports", w.ingress["shared_bytes"] + w.ingress["headroom_bytes"], ingress_bytes),
-        ("shared pools", w.switches["shared_bytes"], np.array(shared)),
+        ("ingress ports", w.ingress["bytes"] + w.ingress["headroom_bytes"], ingress_bytes),
+        ("shared pools", w.shared["bytes"], shared),
+        ("headroom pools", w.switches["headroom_bytes"], headroom.astype(np.int64)),
     ):
         if not np.array_equal(told, found):
             raise ConservationError(f"{what} account for {int(told.sum())} bytes; {int(found.sum())} are there")
-    if (w.switches["shared_bytes"] > w.switches["shared_limit_bytes"]).any():
+    if (w.shared["bytes"] > w.shared["limit_bytes"]).any():
         raise ConservationError("a shared pool holds more than it has")
     if (w.ingress["headroom_bytes"] > w.ingress["headroom_limit_bytes"]).any():
         raise ConservationError("a headroom holds more than it has")
+    if (w.switches["headroom_bytes"] > w.switches["headroom_limit_bytes"]).any():
+        raise ConservationError("a headroom pool holds more than it has")
     return inside

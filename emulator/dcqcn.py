@@ -12,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from emulator.roce import CNP
+from emulator.rows import whole_lines
 from ttpoe._jit import kernel
 from ttpoe.units import NEVER
 
-RATE = np.dtype(
+RATE = whole_lines(
     [
         (name, "i8")
         for name in (
@@ -33,7 +34,6 @@ RATE = np.dtype(
             "cnps_sent", "cnps_received", "marks_received",
         )
     ],
-    align=True,
 )  # fmt: skip
 """One row an end: the reaction point of a sender, the notification point of a receiver."""
 
@@ -91,14 +91,14 @@ def _decrease(rate, params, now_ps):
 
 @kernel
 def _increase(rate, params):
-    """Fast recovery towards the target; after ``threshold`` of them the target grows, at last by leaps."""
+    """Fast recovery towards the target; after ``threshold`` of them the target grows, faster after as many of both."""
     fewer, more = rate["timer_count"], rate["byte_count"]
     if fewer > more:
         fewer, more = more, fewer
     if more >= params["threshold"]:
         step_bps = params["additive_bps"]
         if fewer > params["threshold"]:
-            step_bps = params["hyper_bps"] * (fewer - params["threshold"])
+            step_bps = params["hyper_bps"]
         rate["target_bps"] = min(rate["target_bps"] + step_bps, rate["line_bps"])
     rate["rate_bps"] = (rate["rate_bps"] + rate["target_bps"] + 1) >> 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_frame
+from emulator.buffer import ADMITTED_XOFF, DROP_WATCHDOG, PRIORITY_SHIFT, switch_on_frame
 from emulator.ecn import mark
 from emulator.host import (
     host_on_frame,
@@ -22,12 +22,14 @@ from emulator.host import (
 from emulator.impair import is_lost
 from emulator.packet import DATA, ECT, LINE_ONLY_BYTES, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
-from emulator.port import enqueue, kick, let_go, start_if_idle, take_arrival
+from emulator.port import drop, enqueue, kick, let_go, start_if_idle, take_arrival
 from emulator.routing import choose_port
 from emulator.schedule import ARRIVAL, DEPARTURE, LINK_STATE, due_class, due_time_ps, open_next_bucket
 from emulator.series import sample
 from emulator.tracing import record
+from emulator.watchdog import watch_port
 from ttpoe._jit import kernel
+from ttpoe.units import NEVER
 
 
 class RunStatus(IntEnum):
@@ -67,14 +69,13 @@ def _switch_arrival(world, i, p, now_ps):
     size_bytes = int(packet["wire_bytes"]) - LINE_ONLY_BYTES
     queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
     ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
-    is_lossless = (switch["lossless_mask"] >> priority) & 1
-    verdict = switch_on_frame(switch, ingress, queue, is_lossless, size_bytes)
+    rules = world.rules[(switch_index << PRIORITY_SHIFT) + priority]
+    if (int(world.ports[out_port]["storm"]) >> priority) & 1:
+        verdict = DROP_WATCHDOG
+    else:
+        verdict = switch_on_frame(switch, world.shared[rules["shared"]], rules, ingress, queue, size_bytes)
     if verdict > ADMITTED_XOFF:
-        queue["drops"] += 1
-        engine["dropped"] += 1
-        switch["drops"][verdict - ADMITTED_XOFF - 1] += 1
-        world.flows[int(packet["end"]) >> 1]["drops"] += 1
-        free_packet(engine, world.packets, p)
+        drop(world, switch_index, queue, p, verdict)
         return
     if int(packet["ecn"]) == ECT:
         mark(world.marking[out_port], packet, queue["bytes"] - size_bytes)
@@ -161,6 +162,8 @@ def run(world, until_ps, max_events):
                 answers = host_on_frame(world, p, now_ps)
         elif which == LINK_STATE:
             on_port_timer(world, index, now_ps)
+            if engine["watchdog_detect_ps"] != NEVER:
+                watch_port(world, index, now_ps)
             if ports[index]["impairment"] >= 0:
                 let_go(world, index, now_ps)
             kick(world, index)

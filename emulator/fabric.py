@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator import roce, series, tcp, world
-from emulator.buffer import INGRESS, PRIORITIES, QUEUE, SWITCH
+from emulator import roce, rows, series, tcp, world
+from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
 from emulator.config import ConfigError, ScenarioConfig, data_wire_bytes, drain_ratio
-from emulator.ecn import no_marking, step_threshold
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.impair import build_impairments
 from emulator.packet import ECT, NOT_ECT, PACKET
-from emulator.pfc import PFC_WIRE_BYTES
+from emulator.pfc import arm_port_timer
+from emulator.provision import divide_memory, set_marking, share_lines
 from emulator.queue_pairs import build_roce
 from emulator.results import RunResult, collect
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
@@ -26,7 +26,8 @@ from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
 from emulator.switching import EcnConfig
 from emulator.tcp_config import build_tcp
-from emulator.topology import Topology, headroom_bound_bytes
+from emulator.topology import Topology
+from emulator.watchdog import INCIDENT
 from emulator.workload import Message, hosts_needed, make_messages, name_hash
 from ttpoe import state, units
 from ttpoe._jit import kernel
@@ -35,6 +36,7 @@ from ttpoe.machine import open_links
 _SLICE_SECONDS = 0.05
 _FIRST_PACKETS = 4096
 _TRACE_ROWS = 65_536
+_INCIDENTS = 1000
 
 TraceSink = Callable[[np.ndarray], None]
 """Takes TRACE rows, in time order; they are reused afterwards."""
@@ -52,10 +54,13 @@ class Progress:
 
 @kernel(export=True)
 def _schedule_flows(world):
-    """Push the start of every flow."""
+    """Push the start of every flow, and of what is wrong with NICs."""
     for f in range(len(world.flows)):
         port = world.ports[world.ends[2 * f]["port"]]
         push(world, world.flows[f]["start_ps"], TIMER, len(world.ends) + f, port)
+    for row in range(len(world.ingress)):
+        if (int(world.ports[row >> PRIORITY_SHIFT]["xoff"]) >> (row & (PRIORITIES - 1))) & 1:
+            arm_port_timer(world, row >> PRIORITY_SHIFT, world.ingress[row]["refresh_at_ps"])
 
 
 class Fabric:
@@ -104,65 +109,76 @@ class Fabric:
     def _build(self) -> world.World:
         scenario, topology = self.scenario, self.topology
         n_flows, n_ports = len(self.messages), len(topology.port_names)
-        flows = np.zeros(n_flows, world.FLOW)
+        flows = rows.zeros(n_flows, world.FLOW)
         flows["size_bytes"] = [m.size_bytes for m in self.messages]
         flows["start_ps"] = [m.start_ps for m in self.messages]
         flows["finished_rx_ps"] = flows["finished_tx_ps"] = units.NEVER
-        ends = np.zeros(2 * n_flows, world.END)
+        ends = rows.zeros(2 * n_flows, world.END)
         ends["timer_pending_ps"] = units.NEVER
         ends["host"] = np.array([(m.src, m.dst) for m in self.messages], np.int32).ravel()
         ends["nic"] = self.flow_nics.ravel()
         ends["peer_nic"] = self.flow_nics[:, ::-1].ravel()
         ends["port"] = topology.nic_port[ends["nic"]]
-        hashes = [
-            name_hash(self.seed, "ecmp", m.name, side) & 0xFFFFFFFF for m in self.messages for side in ("tx", "rx")
-        ]
-        ends["entropy"] = np.array(hashes, np.uint32).view(np.int32)
-        ends["priority"] = scenario.priority
-        ends["ecn"][0::2] = ECT if self.is_ecn_capable else NOT_ECT
-        ports, ingress, switches = self._build_ports()
+        hashes = [name_hash(self.seed, "ecmp", m.name, side) for m in self.messages for side in ("tx", "rx")]
+        ends["entropy"] = [(value & 0xFFFFFFFF) - 2**31 for value in hashes]
+        ends["priority"] = np.repeat(self.data_priorities, 2)
+        ends["answer_priority"] = ends["priority"] if scenario.ack_priority is None else scenario.ack_priority
+        ports = self._build_ports()
+        frame_bytes = data_wire_bytes(self.transport, scenario)
+        used = tuple(sorted({*ends["priority"].tolist(), *ends["answer_priority"].tolist()}))
+        memory = divide_memory(scenario.switch, self.profile, topology, self.flow_nics, used, frame_bytes)
+        self._start_storms(ports, memory.ingress)
+        memory.switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
+        dwrr, ports["weighted"] = share_lines(scenario.switch, topology, frame_bytes)
         impairments, ordinals, ports["impairment"] = build_impairments(
             self.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames
         )
-        queues = np.zeros(n_ports * PRIORITIES, QUEUE)
+        queues = rows.zeros(n_ports * PRIORITIES, QUEUE)
         for name in ("head", "tail", "ready_head", "ready_tail"):
             queues[name] = -1
         queues["pause_until_ps"] = units.NEVER
         links, ring, pools, params = self._build_ttpoe(n_flows)
-        out = np.zeros(8, state.FRAME)
-        frames = np.zeros(_FIRST_PACKETS, state.FRAME)
+        out = rows.zeros(8, state.FRAME)
+        frames = rows.zeros(_FIRST_PACKETS, state.FRAME)
         engine = np.zeros(1, world.ENGINE)
         event_rows = n_flows + 4 * n_ports + 4 * MARGIN
-        nodes = _chain(np.zeros(event_rows, EVENT), 0, -1)
+        nodes = _chain(rows.zeros(event_rows, EVENT), 0, -1)
         schedule = np.zeros(1, SCHEDULE)
         schedule["free_count"] = event_rows
         schedule["slots"] = schedule["era_slots"] = -1
         schedule["bucket"] = -1
-        schedule["shift"] = bucket_shift(_longest_ps(ports, data_wire_bytes(self.transport, scenario)))
+        schedule["shift"] = bucket_shift(_longest_ps(ports, frame_bytes))
         engine["free_count"] = _FIRST_PACKETS
         engine["protocol"] = self.profile.protocol
         engine["pfc_quanta"] = scenario.switch.pause_quanta
         engine["pause_reaction_ps"] = scenario.switch.pause_reaction_ps
+        watchdog = scenario.switch.watchdog
+        engine["watchdog_detect_ps"] = units.NEVER if watchdog is None else watchdog.detect_ps
+        engine["watchdog_restore_ps"] = units.NEVER if watchdog is None else watchdog.restore_ps
         engine["unfinished"] = n_flows
         engine["is_tracing"] = bool(self._capture)
         engine["is_sharing"] = self.profile.is_ttpoe and scenario.ttpoe.shared_window
         if scenario.hosts.drain_rate_bps is not None:
             engine["drain_bytes"], engine["drain_ps"] = drain_ratio(scenario.hosts.drain_rate_bps)
         engine["series_bucket_ps"] = series.FIRST_BUCKET_PS
-        engine["answer_priority"] = scenario.answer_priority
         engine["cnp_priority"] = scenario.cnp_priority
+        engine["data_ecn"] = ECT if self.is_ecn_capable else NOT_ECT
         engine["is_notifying"] = self.profile.is_ect
         engine["is_paced"] = self.is_paced
         arrays = world.World(
-            engine=engine, schedule=schedule, nodes=nodes, far=np.zeros(event_rows, EVENT),
+            engine=engine, schedule=schedule, nodes=nodes, far=rows.zeros(event_rows, EVENT),
             due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
-            ports=ports, queues=queues, ingress=ingress, switches=switches, marking=self._build_marking(),
-            packets=_chain(np.zeros(_FIRST_PACKETS, PACKET), 0, -1),
+            ports=ports, queues=queues, dwrr=dwrr,
+            marking=set_marking(self.ecn, topology, self.seed, is_step=self.profile.is_tcp),
+            ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
+            storms=np.zeros(n_ports * PRIORITIES if watchdog else 1, np.int64),
+            incidents=np.zeros(_INCIDENTS if watchdog else 1, INCIDENT),
+            packets=_chain(rows.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
             tcp_frames=frames.view(tcp.TCP_FRAME), tcp_out=out.view(tcp.TCP_FRAME), **build_tcp(self, ends, ports),
             flows=flows, ends=ends, links=links, ring=ring, pools=pools, params=params, **build_roce(self, ends, ports),
-            kicks=np.zeros(n_ports, np.int32), **self._build_routing(switches),
+            kicks=np.zeros(n_ports, np.int32), **self._build_routing(memory.switches),
             impairments=impairments, ordinals=ordinals,
             trace=np.zeros(_TRACE_ROWS if self._capture else 1, world.TRACE),
             series=np.zeros(series.ROWS, world.SERIES),
@@ -172,7 +188,6 @@ class Fabric:
 
     def _build_routing(self, switches: np.ndarray) -> dict[str, np.ndarray]:
         topology, config = self.topology, self.scenario.routing
-        switches["salt"] = [name_hash(self.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
         groups = topology.routes.groups.copy()
         groups["turn"] = switches["salt"][topology.port_switch[topology.routes.members[groups["first"]]]]
         routing = np.zeros(1, ROUTING)
@@ -185,10 +200,10 @@ class Fabric:
             "routing": routing, "flowlets": flowlets,
         }  # fmt: skip
 
-    def _build_ports(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _build_ports(self) -> np.ndarray:
         scenario, topology = self.scenario, self.topology
         n_ports = len(topology.port_names)
-        ports = np.zeros(n_ports, world.PORT)
+        ports = rows.zeros(n_ports, world.PORT)
         ports["tie"] = [name_hash(self.seed, "port", name) & 0xFFFFFFFF for name in topology.port_names]
         ports["rate_bps"] = topology.rate_bps
         exact = 8_000_000_000_000 % topology.rate_bps == 0
@@ -197,66 +212,48 @@ class Fabric:
         pipeline_ps = np.where(topology.port_switch[far] >= 0, scenario.switch.pipeline_latency_ps, 0)
         ports["delay_ps"] = topology.delay_ps + pipeline_ps
         ports["quantum_ps"], ports["quantum_rest"] = np.divmod(512 * units.PS_PER_S, topology.rate_bps)
-        ports["timer_pending_ps"] = units.NEVER
+        ports["timer_pending_ps"] = ports["stuck_until_ps"] = units.NEVER
         for name in ("line_head", "line_tail", "react_head", "react_tail", "blocked_head", "blocked_tail"):
             ports[name] = -1
         ports["far_switch"], ports["switch"] = topology.port_switch[far], topology.port_switch
         ports["is_captured"] = [name in self._capture for name in topology.port_names]
         ports["is_watched"][self.watched_port] = 1 + scenario.priority
-        ingress = np.zeros(n_ports * PRIORITIES, INGRESS)
-        switches = np.zeros(topology.switches, SWITCH)
-        headroom_bytes = np.zeros(topology.switches, np.int64)
-        if self.profile.is_lossless:
-            priorities = {scenario.priority, scenario.answer_priority}
-            switches["lossless_mask"] = sum(1 << p for p in priorities)
-            frame_bytes = data_wire_bytes(self.transport, scenario)
-            if scenario.switch.headroom_bytes is None:
-                _check_quanta(scenario.switch.pause_quanta, frame_bytes, len(priorities))
-            # A port towards an idle NIC needs no headroom, so that idle hosts change nothing.
-            busy = np.ones(n_ports, bool)
-            busy[topology.nic_port ^ 1] = False
-            busy[topology.nic_port[self.flow_nics.ravel()] ^ 1] = True
-            for i in np.flatnonzero(busy & (topology.port_switch >= 0)):
-                bound = scenario.switch.headroom_bytes or headroom_bound_bytes(
-                    frame_bytes, int(topology.rate_bps[i]), topology.one_way_ps(int(i)),
-                    scenario.switch.pause_reaction_ps, scenario.switch.pipeline_latency_ps, len(priorities),
-                )
-                for p in priorities:
-                    ingress[i * PRIORITIES + p]["headroom_limit_bytes"] = bound
-                    headroom_bytes[topology.port_switch[i]] += bound
-        switches["shared_limit_bytes"] = scenario.switch.buffer_bytes - headroom_bytes
-        switches["alpha_q16"] = round(scenario.switch.alpha * 65_536)
-        switches["resume_offset_bytes"] = scenario.switch.resume_offset_bytes
-        most_bytes = int(headroom_bytes.max())
-        least = most_bytes + 2 * data_wire_bytes(self.transport, scenario)
-        if scenario.switch.buffer_bytes < least:
-            given = scenario.switch.buffer_bytes
-            needs = f"{most_bytes} for PFC headroom and room for two frames" if most_bytes else "two frames"
-            raise ConfigError(
-                f"switch.buffer_bytes: {given} is too small for {self.transport}, which needs {needs}; raise it to "
-                f"{least} at least"
-            )
-        return ports, ingress, switches
+        return ports
 
-    def _build_marking(self) -> np.ndarray:
-        topology, ecn = self.topology, self.scenario.switch.ecn
-        if ecn is None and self.profile.is_ect:
-            ecn = EcnConfig()
-        is_step = self.profile.is_tcp and ecn == EcnConfig()  # RED's thresholds by rate are for DCQCN
-        rows = no_marking(len(topology.port_names))
-        if ecn is not None:
-            for i in np.flatnonzero(topology.port_switch >= 0).tolist():
-                kmin, kmax, pmax = ecn.thresholds(int(topology.rate_bps[i]))
-                if is_step:
-                    kmin = kmax = step_threshold(int(topology.rate_bps[i]))
-                turn = name_hash(self.seed, "ecn", topology.port_names[i]) & 0xFFFFFFFF
-                rows[i] = (kmin, kmax, round(pmax * 2**32), turn, 0)
-        return rows
+    def _start_storms(self, ports: np.ndarray, ingress: np.ndarray) -> None:
+        """A faulty NIC behaves as if a pause were due for renewal."""
+        topology, config = self.topology, self.scenario.hosts
+        for k, storm in enumerate(config.pause_storms):
+            if storm.host >= topology.hosts:
+                raise ConfigError(
+                    f"hosts.pause_storms.{k}.host: there is no host {storm.host}; the last one is {topology.hosts - 1}"
+                )
+            if any(other.host == storm.host for other in config.pause_storms[:k]):
+                raise ConfigError(f"hosts.pause_storms.{k}.host: host {storm.host} has a storm already; name another")
+            if self.profile.flow_control != "pfc":
+                continue
+            priority = self.scenario.priority if storm.priority is None else storm.priority
+            for i in topology.nic_port[topology.nics(storm.host)].tolist():
+                ports["xoff"][i] = 1 << priority
+                ports["stuck_until_ps"][i] = units.NEVER if storm.end_ps is None else storm.end_ps
+                ingress["refresh_at_ps"][i * PRIORITIES + priority] = storm.start_ps
+
+    @property
+    def data_priorities(self) -> np.ndarray:
+        """int8 (flows,): the priority of each flow's data."""
+        mine = self.scenario.priority
+        return np.array([mine if m.priority is None else m.priority for m in self.messages], np.int8)
 
     @property
     def is_paced(self) -> bool:
         """Whether ends have a rate that may be below their line's."""
         return self.profile.is_roce and (self.profile.is_ect or self.scenario.roce.rate_bps is not None)
+
+    @property
+    def ecn(self) -> EcnConfig | None:
+        """How switches mark: as the scenario says, else by line rate where the transport answers marks."""
+        given = self.scenario.switch.ecn
+        return EcnConfig() if given is None and self.profile.is_ect else given
 
     @property
     def is_ecn_capable(self) -> bool:
@@ -286,8 +283,8 @@ class Fabric:
         pools["limit_bytes"] = config.window_bytes if config.shared_window else units.NEVER
         pools["limit_bytes"][-1] = units.NEVER
         if not self.profile.is_ttpoe:
-            return np.zeros(1, state.LINK), np.zeros(1, state.SENT), pools, params
-        links = np.zeros(2 * n_flows, state.LINK)
+            return rows.zeros(1, state.LINK), rows.zeros(1, state.SENT), pools, params
+        links = rows.zeros(2 * n_flows, state.LINK)
         seqs = np.array(
             [name_hash(self.seed, "seq", m.name, side) & 0xFFFFFFFF for m in self.messages for side in ("tx", "rx")]
         )
@@ -365,17 +362,17 @@ class Fabric:
         schedule["free_count"] += served
         if schedule["free_count"] > old // 2:
             return
-        nodes = _chain(_doubled(w.nodes), old, int(schedule["free_head"]))
+        nodes = _chain(rows.doubled(w.nodes), old, int(schedule["free_head"]))
         schedule["free_head"] = old
         schedule["free_count"] += old
         names = ("far", "due", "due_subject", "spare", "spare_subject")
-        self.world = w._replace(nodes=nodes, **{name: _doubled(getattr(w, name)) for name in names})
+        self.world = w._replace(nodes=nodes, **{name: rows.doubled(getattr(w, name)) for name in names})
 
     def _grow_packets(self) -> None:
         old = len(self.world.packets)
         engine = self.world.engine[0]
-        packets = _chain(_doubled(self.world.packets), old, int(engine["free_head"]))
-        frames = _doubled(self.world.frames)
+        packets = _chain(rows.doubled(self.world.packets), old, int(engine["free_head"]))
+        frames = rows.doubled(self.world.frames)
         engine["free_head"] = old
         engine["free_count"] += old
         self.world = self.world._replace(
@@ -407,24 +404,10 @@ def _choose_nics(topology: Topology, messages: list[Message]) -> np.ndarray:
     return chosen
 
 
-def _check_quanta(pause_quanta: int, frame_bytes: int, priorities: int) -> None:
-    """A renewal goes out when half of a pause has passed, and may then wait for a frame and for other PFC frames."""
-    least = (frame_bytes + (priorities - 1) * PFC_WIRE_BYTES) // 32 + 1
-    if pause_quanta < least:
-        raise ConfigError(
-            f"switch.pause_quanta: {pause_quanta} end before a pause can be renewed behind a frame of {frame_bytes} "
-            f"bytes; raise it to {least} at least, or set switch.headroom_bytes yourself"
-        )
-
-
 def _longest_ps(ports: np.ndarray, largest_wire_bytes: int) -> int:
     """How far ahead a line's next event can lie: its largest frame and its delay."""
     line_ps = (largest_wire_bytes * 8_000_000_000_000 + ports["rate_bps"] - 1) // ports["rate_bps"]
     return int((line_ps + ports["delay_ps"]).max())
-
-
-def _doubled(rows: np.ndarray) -> np.ndarray:
-    return np.concatenate([rows, np.zeros_like(rows)])
 
 
 def _chain(rows: np.ndarray, first: int, after: int) -> np.ndarray:

@@ -147,6 +147,7 @@ def make_packet(world, e, k):
     frame["payload_bytes"] = row["payload_bytes"]
     packet["end"] = e ^ 1
     packet["dst"] = end["peer_nic"]
+    packet["entropy"] = end["entropy"]
     packet["cookie"] = p
     packet["in_port"] = -1
     opcode = int(row["opcode"])
@@ -163,11 +164,11 @@ def make_packet(world, e, k):
     packet["kind"] = DATA if is_data else ANSWER
     if is_data:
         packet["priority"] = end["priority"]
-        packet["ecn"] = end["ecn"]
+        packet["ecn"] = world.engine[0]["data_ecn"]
     elif opcode == CNP and world.engine[0]["protocol"] != TCP:
         packet["priority"] = world.engine[0]["cnp_priority"]
     else:
-        packet["priority"] = world.engine[0]["answer_priority"]
+        packet["priority"] = end["answer_priority"]
     return p
 
 
@@ -385,7 +386,9 @@ def host_on_timer(world, e, now_ps):
     elif world.roce_params[0]["recovery"] < SELECTIVE_REPEAT:
         roce_on_timeout(world.qps[e], world.roce_params[0], now_ps)
     else:
-        selective_on_timeout(world.qps[e], world.selective[e], world.roce_params[0], now_ps)
+        n = selective_on_timeout(
+            world.qps[e], world.selective[e], world.roce_params[0], now_ps, world.roce_out, 0
+        )
     _note_progress(world, e, now_ps)
     arm_timer(world, e)
     return n

@@ -6,11 +6,10 @@ only what is here.
 
 from __future__ import annotations
 
-import numpy as np
-
+from emulator.rows import whole_lines
 from ttpoe._jit import kernel
 
-PACKET = np.dtype(
+PACKET = whole_lines(
     [
         ("arrive_ps", "i8"),  # last bit at the far end of the line, pipeline included
         ("cookie", "i8"),  # opaque to switches; the quanta of a PFC frame
@@ -18,13 +17,13 @@ PACKET = np.dtype(
         ("wire_bytes", "i4"),  # on the line: frame, FCS, preamble and gap
         ("end", "i4"),  # the flow's end that it is for
         ("dst", "i4"),  # destination NIC
+        ("entropy", "i4"),  # hash of what ECMP looks at
         ("in_port", "i4"),  # port by which it entered the switch that holds it; on a line, frames to be overtaken by
         ("kind", "i1"),
         ("priority", "i1"),
         ("fate", "i1"),  # what an impaired line did to it: see emulator.impair; 0 for nothing
         ("ecn", "i1"),  # RFC 3168's field
-    ],
-    align=True,
+    ]
 )
 
 # The ECN field.

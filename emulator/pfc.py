@@ -109,6 +109,9 @@ def _resume(world, i, priority, now_ps):
     port["paused"] = int(port["paused"]) & ~(1 << priority)
     queue["paused_ps"] += now_ps - queue["paused_since_ps"]
     queue["pause_until_ps"] = NEVER
+    if (int(port["storm"]) >> priority) & 1:
+        queue["paused_since_ps"] = now_ps
+        arm_port_timer(world, i, now_ps + world.engine[0]["watchdog_restore_ps"])
     engine = world.engine[0]
     engine["paused_count"] -= 1
     sample_paused(engine, world.series, now_ps)
@@ -134,6 +137,7 @@ def take_effect(world, i, p, now_ps):
         queue["paused_since_ps"] = now_ps
         engine["paused_count"] += 1
         sample_paused(engine, world.series, now_ps)
+        arm_port_timer(world, i, now_ps + engine["watchdog_detect_ps"])
     queue["pause_until_ps"] = now_ps + pause_ps(port, quanta)
     arm_port_timer(world, i, queue["pause_until_ps"])
 
@@ -169,9 +173,14 @@ def on_port_timer(world, i, now_ps):
         p = int(port["react_head"])
         port["react_head"] = int(world.packets[p]["next"])
         take_effect(world, i, p, now_ps)
-    next_ps = NEVER
+    next_ps = port["stuck_until_ps"]
+    if next_ps <= now_ps:
+        port["stuck_until_ps"] = next_ps = NEVER
+        for priority in range(PRIORITIES):
+            if (int(port["xoff"]) >> priority) & 1:
+                ask_resume(world, i, priority)
     if port["react_head"] >= 0:
-        next_ps = world.packets[port["react_head"]]["arrive_ps"]
+        next_ps = min(next_ps, world.packets[port["react_head"]]["arrive_ps"])
     for priority in range(PRIORITIES):
         row = (i << PRIORITY_SHIFT) + priority
         if (int(port["paused"]) >> priority) & 1:

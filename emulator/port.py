@@ -5,10 +5,11 @@ Knows buffers only through the two calls of :mod:`emulator.buffer`, hosts only t
 
 from __future__ import annotations
 
-from emulator.buffer import PRIORITY_SHIFT, switch_on_departure
+from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_departure
+from emulator.dwrr import choose_by_weight
 from emulator.host import host_poll
 from emulator.impair import enter_line, let_go_overdue, next_overdue_ps
-from emulator.packet import LINE_ONLY_BYTES
+from emulator.packet import LINE_ONLY_BYTES, free_packet
 from emulator.pfc import arm_port_timer, ask_resume, take_pfc
 from emulator.schedule import ARRIVAL, DEPARTURE, push
 from emulator.series import sample
@@ -44,8 +45,46 @@ def enqueue(world, i, p):
 
 
 @kernel(inline=True)
+def leave_switch(world, port, queue, p, priority, now_ps):
+    """Account for packet ``p``, taken off ``queue`` of ``port`` (PORT row of a switch); ask to resume if it may."""
+    in_port = int(world.packets[p]["in_port"])
+    size_bytes = int(world.packets[p]["wire_bytes"]) - LINE_ONLY_BYTES
+    switch_index = int(port["switch"])
+    rules = world.rules[(switch_index << PRIORITY_SHIFT) + priority]
+    ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
+    shared = world.shared[rules["shared"]]
+    if switch_on_departure(world.switches[switch_index], shared, rules, ingress, queue, size_bytes) != 0:
+        ask_resume(world, in_port, priority)
+        kick(world, in_port)
+    if port["is_watched"] == priority + 1:
+        sample(world.engine[0], world.series, queue["bytes"], now_ps)
+
+
+@kernel(inline=True)
+def take_head(world, port, queue, priority, now_ps):
+    """Take the first packet off ``queue`` of ``port`` (PORT row of a switch), with its bytes."""
+    p = int(queue["head"])
+    queue["head"] = int(world.packets[p]["next"])
+    if queue["head"] < 0:
+        port["waiting"] = int(port["waiting"]) & ~(1 << priority)
+    leave_switch(world, port, queue, p, priority, now_ps)
+    return p
+
+
+@kernel(inline=True)
+def drop(world, switch_index, queue, p, verdict):
+    """Count packet ``p``, which was to leave by ``queue``, as dropped for the cause of a verdict, and free it."""
+    engine = world.engine[0]
+    queue["drops"] += 1
+    engine["dropped"] += 1
+    world.switches[switch_index]["drops"][verdict - ADMITTED_XOFF - 1] += 1
+    world.flows[int(world.packets[p]["end"]) >> 1]["drops"] += 1
+    free_packet(engine, world.packets, p)
+
+
+@kernel(inline=True)
 def _take_next(world, i, now_ps):
-    """The packet that port ``i`` sends now: PFC frames, then the highest priority that may send; or -1."""
+    """The packet that port ``i`` sends now, or -1: PFC, the highest strict priority that may send, or by weight."""
     port = world.ports[i]
     packets = world.packets
     if port["pfc_due"] != 0:
@@ -53,30 +92,28 @@ def _take_next(world, i, now_ps):
         if p >= 0:
             return p
     eligible = int(port["waiting"]) & ~int(port["paused"])
+    weighted = int(port["weighted"])
     priority = 7
     while eligible != 0:
-        if (eligible >> priority) & 1:
-            queue = world.queues[(i << PRIORITY_SHIFT) + priority]
-            p = int(queue["head"])
-            if p >= 0:
-                queue["head"] = int(packets[p]["next"])
-                if port["switch"] >= 0:
-                    in_port = int(packets[p]["in_port"])
-                    size_bytes = int(packets[p]["wire_bytes"]) - LINE_ONLY_BYTES
-                    ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
-                    if switch_on_departure(world.switches[port["switch"]], ingress, queue, size_bytes) != 0:
-                        ask_resume(world, in_port, priority)
-                        kick(world, in_port)
-                    if port["is_watched"] == priority + 1:
-                        sample(world.engine[0], world.series, queue["bytes"], now_ps)
-            else:
-                p = host_poll(world, i, queue, now_ps)
-            if queue["head"] < 0 and queue["ready_head"] < 0:
-                port["waiting"] = int(port["waiting"]) & ~(1 << priority)
-            if p >= 0:
-                return p
-            eligible &= ~(1 << priority)
-        priority -= 1
+        strict = eligible & ~weighted
+        if strict != 0:
+            while (strict >> priority) & 1 == 0:
+                priority -= 1
+        else:
+            priority = choose_by_weight(world.dwrr[i], world.queues, packets, i, eligible)
+        queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+        p = int(queue["head"])
+        if p >= 0:
+            queue["head"] = int(packets[p]["next"])
+            if port["switch"] >= 0:
+                leave_switch(world, port, queue, p, priority, now_ps)
+        else:
+            p = host_poll(world, i, queue, now_ps)
+        if queue["head"] < 0 and queue["ready_head"] < 0:
+            port["waiting"] = int(port["waiting"]) & ~(1 << priority)
+        if p >= 0:
+            return p
+        eligible &= ~(1 << priority)
     return -1
 
 

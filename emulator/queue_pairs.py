@@ -9,6 +9,7 @@ import numpy as np
 from emulator import dcqcn, ideal, roce, selective
 from emulator.config import ConfigError
 from emulator.roce_config import DcqcnConfig
+from emulator.rows import zeros
 from emulator.workload import name_hash
 from ttpoe import units
 
@@ -37,7 +38,7 @@ def build_roce(fabric: Fabric, ends: np.ndarray, ports: np.ndarray) -> dict[str,
     }  # fmt: skip
     if not profile.is_roce:
         return arrays
-    qps = arrays["qps"] = np.zeros(len(ends), roce.QP)
+    qps = arrays["qps"] = zeros(len(ends), roce.QP)
     psns = [name_hash(fabric.seed, "psn", message.name) & roce.PSN_MASK for message in fabric.messages]
     qps["initial_psn"] = np.repeat(psns, 2)
     qps["timer_at_ps"] = units.NEVER
@@ -47,13 +48,12 @@ def build_roce(fabric: Fabric, ends: np.ndarray, ports: np.ndarray) -> dict[str,
         largest = max(message.size_bytes for message in fabric.messages)
         in_flight = min(window_packets, -(-largest // config.mtu_bytes))
         slots = max(1 << (in_flight - 1).bit_length(), 32)
-        rows = arrays["selective"] = np.zeros(len(ends), selective.SELECTIVE)
+        rows = arrays["selective"] = zeros(len(ends), selective.SELECTIVE)
         rows["first_word"] = np.arange(len(ends)) * (slots >> selective.WORD_SHIFT)
         rows["mask"] = slots - 1
-        rows["nak_at_ps"] = units.NEVER
         arrays["bits"] = np.zeros(len(ends) * slots >> selective.WORD_SHIFT, np.int64)
     if fabric.is_paced:
-        rates = arrays["rates"] = np.zeros(len(ends), dcqcn.RATE)
+        rates = arrays["rates"] = zeros(len(ends), dcqcn.RATE)
         line_bps = ports["rate_bps"][ends["port"]]
         rates["line_bps"] = np.minimum(line_bps, config.rate_bps or units.NEVER)
         rates["rate_bps"] = rates["target_bps"] = rates["line_bps"]

@@ -25,6 +25,7 @@ from emulator.roce import (
 )  # fmt: skip
 from emulator.series import collect_series, edges_ps, extend
 from emulator.tcp import ack_wire_bytes, data_wire_bytes
+from emulator.watchdog import INCIDENTS
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
@@ -73,6 +74,8 @@ class RunResult:
     setup_s: float
     errors: list[str] = field(default_factory=list)
     """Broken promises of the model, such as a drop in a lossless priority."""
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+    """The first 1000 that the watchdog acted on: time in us, what, port, priority; ``counters`` has their number."""
     digest: str = ""
 
     @property
@@ -290,6 +293,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     ingress = w.ingress.reshape(-1, PRIORITIES)
     is_paused = (ports["paused"][:, None] >> np.arange(PRIORITIES)) & 1 != 0
     paused_ps = queues["paused_ps"] + np.where(is_paused, end_ps - queues["paused_since_ps"], 0)
+    storms = np.resize(w.storms, (len(ports), PRIORITIES))  # a single zero where there is no watchdog
     fates = np.where(ports["impairment"][:, None] >= 0, w.impairments["counts"][ports["impairment"]], 0)
     lost = fates[:, 1:BAD_FCS].sum(axis=1)
     port_rows = [
@@ -307,6 +311,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),
             "xoffs_sent": int(ingress[i]["xoff_count"].sum()),
             "paused_us": float(paused_ps[i].sum()) / PS_PER_US,
+            "pause_storms": int(storms[i].sum()),
         }
         for i, name in enumerate(fabric.topology.port_names)
     ]
@@ -326,6 +331,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "paused_ps": int(paused_ps.sum()),
         "pfc_frames": int(engine["pfc_frames"]),
         "ecn_marked": int(w.marking["marked"].sum()),
+        "incidents": int(engine["incidents"]),
         "no_route": int(engine["no_route"]),
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
@@ -333,7 +339,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "marks_received": int(w.rates["marks_received"].sum() + w.tcps["marks_received"].sum()),
         "cnps_sent": int(w.rates["cnps_sent"].sum()),
         **{name: int(w.tcps[name].sum()) for name in ("recoveries", "eces_received")},
-        "max_shared_bytes": int(w.switches["max_shared_bytes"].max()),
+        "max_shared_bytes": int(w.shared["max_bytes"].max()),
         "end_ps": end_ps,
     }
     impaired = dict(zip(COUNTERS, w.impairments["counts"][:, 1:].sum(axis=0).tolist(), strict=True))
@@ -368,6 +374,13 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         wall_s=wall_s,
         setup_s=fabric.setup_s,
         errors=errors,
+        incidents=[
+            {
+                "time_us": int(row["time_ps"]) / PS_PER_US, "what": INCIDENTS[int(row["what"])],
+                "port": fabric.topology.port_names[int(row["port"])], "priority": int(row["priority"]),
+            }
+            for row in w.incidents[: int(engine["incidents"])]
+        ],
         digest=digest.hexdigest(),
     )
 

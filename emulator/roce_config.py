@@ -96,11 +96,12 @@ class DcqcnConfig:
     additive_bps: Bps | None = None
     """nic 5 Mb/s, paper 40 Mb/s."""
     hyper_bps: Bps | None = None
-    """nic 50 Mb/s, paper 40 Mb/s times the increases beyond the threshold."""
+    """Once timer and bytes have both passed the threshold; 50 Mb/s (rpg_hai_rate, and IEEE 802.1Qau's)."""
     min_rate_bps: Bps | None = None
     """nic 1 Mb/s, paper 40 Mb/s."""
     is_target_clamped: Annotated[bool, Field(strict=True)] | None = None
-    """The target falls to the rate at each decrease (paper), or only at the first after an increase (nic)."""
+    """The target falls to the rate at each decrease (paper), or only at the first after an increase (nic:
+    clamp_tgt_rate off, clamp_tgt_rate_after_time_inc on)."""
     is_alpha_at_cnp: Annotated[bool, Field(strict=True)] | None = None
     """Alpha rises when a CNP comes (paper), or at the end of its period (nic)."""
 
@@ -122,7 +123,7 @@ _DCQCN: dict[str, dict[str, int | float]] = {
         "gain": 1 / 256, "initial_alpha": 1.0, "alpha_period_ps": 55 * units.PS_PER_US,
         "cnp_gap_ps": 50 * units.PS_PER_US, "decrease_gap_ps": 0,
         "increase_period_ps": 55 * units.PS_PER_US, "increase_bytes": 10_000_000, "threshold": 5,
-        "additive_bps": 40_000_000, "hyper_bps": 40_000_000, "min_rate_bps": 40_000_000,
+        "additive_bps": 40_000_000, "hyper_bps": 50_000_000, "min_rate_bps": 40_000_000,
         "is_target_clamped": True, "is_alpha_at_cnp": True,
     },
 }  # fmt: skip

@@ -227,11 +227,11 @@ def choose_port(world, switch, packet, now_ps):
     policy = routing["policy"]
     salt = world.switches[switch]["salt"]
     if policy == ECMP:
-        return int(_ecmp(world, group, salt, int(world.ends[packet["end"]]["entropy"])))
+        return int(_ecmp(world, group, salt, int(packet["entropy"])))
     if policy == ROUND_ROBIN:
         return int(_round_robin(world, group))
     if policy == RANDOM:
         return int(_random(world, group, salt))
     if policy == ADAPTIVE:
         return int(_adaptive(world, group, salt, int(packet["priority"]), routing["choices"], now_ps))
-    return int(_flowlet(world, group, salt, switch, int(world.ends[packet["end"]]["entropy"]), now_ps))
+    return int(_flowlet(world, group, salt, switch, int(packet["entropy"]), now_ps))

@@ -13,11 +13,10 @@ answer and all of `REORDERING` are our readings.
 
 from __future__ import annotations
 
-import numpy as np
-
 from emulator.roce import (
     ACKNOWLEDGE,
     PSN_MASK,
+    REORDERING,
     SELECTIVE_REPEAT,
     SYNDROME_ACK,
     SYNDROME_NAK_SEQUENCE,
@@ -26,20 +25,20 @@ from emulator.roce import (
     roce_poll,
     rto_ps,
 )  # fmt: skip
+from emulator.rows import whole_lines
 from ttpoe._jit import kernel
 from ttpoe.units import NEVER
 
-SELECTIVE = np.dtype(
+SELECTIVE = whole_lines(
     [
         (name, "i8")
         for name in (
             "first_word", "mask",  # the ring: packet i is bit i & mask from there on
             "highest",  # one beyond the highest packet that came
             "is_recovering", "recovery", "scan",  # sender: until beyond packet ``recovery``; resent up to ``scan``
-            "nak_at_ps",  # receiver, `REORDERING`: a gap that is still there is told
+            "mark",  # receiver, `REORDERING`: a packet below that is still missing when its timer fires is lost
         )
     ],
-    align=True,
 )  # fmt: skip
 
 WORD_SHIFT = 5
@@ -63,14 +62,17 @@ def _put(words, sel, index, bit):
 
 
 @kernel
-def _next_lost(qp, sel, words):
+def _next_lost(qp, sel, words, params):
     """The next packet to send: the first from ``scan`` on that is lost, or a new one.
 
-    Lost is, in recovery, what a later packet overtook.
+    Lost is, in recovery, what a later packet overtook; where packets are reordered, only below what was told.
     """
     if sel["is_recovering"] != 0:
         sel["scan"] = max(sel["scan"], qp["una"])
-        while sel["scan"] < sel["highest"]:
+        end = sel["highest"]
+        if params["recovery"] != SELECTIVE_REPEAT:
+            end = min(end, sel["recovery"])  # what is beyond may just be late
+        while sel["scan"] < end:
             if _has(words, sel, sel["scan"]) == 0:
                 return sel["scan"]
             sel["scan"] += 1
@@ -84,8 +86,31 @@ def selective_poll(qp, sel, words, params, now_ps, out, n_out):
     n = roce_poll(qp, params, now_ps, out, n_out)
     if n != n_out and is_resending:
         sel["scan"] = qp["next"]
-        qp["next"] = _next_lost(qp, sel, words)
+        qp["next"] = _next_lost(qp, sel, words, params)
     return n
+
+
+@kernel(inline=True)
+def _await(qp, sel, params, now_ps):
+    """Give all that is missing now a while to come."""
+    sel["mark"] = sel["highest"]
+    qp["timer_at_ps"] = now_ps + params["reorder_ps"] if sel["highest"] > qp["expected"] else NEVER
+
+
+@kernel(inline=True)
+def _answer(qp, syndrome, told_psn, sack_bytes, out, n_out):
+    row = out[n_out]
+    row["opcode"] = ACKNOWLEDGE
+    row["syndrome"] = syndrome
+    row["psn"] = (qp["initial_psn"] + qp["expected"]) & PSN_MASK
+    if syndrome == SYNDROME_ACK:
+        qp["acks_sent"] += 1
+        row["psn"] = (qp["initial_psn"] + qp["expected"] - 1) & PSN_MASK
+    else:
+        qp["naks_sent"] += 1
+    row["msn"] = (qp["msn"] & PSN_MASK) | (told_psn << SACK_SHIFT if sack_bytes else 0)
+    row["payload_bytes"] = sack_bytes
+    return n_out + 1
 
 
 @kernel
@@ -112,7 +137,8 @@ def _on_data(qp, sel, words, params, frame, now_ps, out, n_out):
                 expected += 1
             qp["expected"] = expected
             qp["msn"] = expected
-            sel["nak_at_ps"] = now_ps + params["reorder_ps"] if sel["highest"] > expected else NEVER
+            if params["recovery"] == REORDERING and expected >= sel["mark"]:
+                _await(qp, sel, params, now_ps)
             if not had_gap and qp["unacknowledged"] < params["ack_every_packets"] and int(frame["syndrome"]) == 0:
                 return n_out
         else:
@@ -120,24 +146,10 @@ def _on_data(qp, sel, words, params, frame, now_ps, out, n_out):
             sack_bytes = SACK_BYTES
             if params["recovery"] == SELECTIVE_REPEAT:
                 syndrome = SYNDROME_NAK_SEQUENCE
-            elif sel["nak_at_ps"] == NEVER:
-                sel["nak_at_ps"] = now_ps + params["reorder_ps"]
-            elif now_ps >= sel["nak_at_ps"]:
-                sel["nak_at_ps"] = now_ps + params["reorder_ps"]
-                syndrome = SYNDROME_NAK_SEQUENCE
+            elif qp["timer_at_ps"] == NEVER:
+                _await(qp, sel, params, now_ps)
     qp["unacknowledged"] = 0
-    row = out[n_out]
-    row["opcode"] = ACKNOWLEDGE
-    row["syndrome"] = syndrome
-    row["psn"] = (qp["initial_psn"] + expected) & PSN_MASK
-    if syndrome == SYNDROME_ACK:
-        qp["acks_sent"] += 1
-        row["psn"] = (qp["initial_psn"] + expected - 1) & PSN_MASK
-    else:
-        qp["naks_sent"] += 1
-    row["msn"] = (qp["msn"] & PSN_MASK) | (int(frame["psn"]) << SACK_SHIFT if sack_bytes else 0)
-    row["payload_bytes"] = sack_bytes
-    return n_out + 1
+    return _answer(qp, syndrome, frame["psn"], sack_bytes, out, n_out)
 
 
 @kernel
@@ -151,6 +163,7 @@ def selective_on_frame(qp, sel, words, params, frame, now_ps, out, n_out):
     if acknowledged > qp["max"] or qp["failure"] != 0:
         qp["dropped_stale"] += 1
         return n_out
+    sacked = qp["una"]
     if frame["payload_bytes"] != 0:  # an answer that was overtaken still tells of its packet
         sacked = qp["una"] + psn_diff((frame["msn"] >> SACK_SHIFT) & PSN_MASK, base)
         if qp["una"] <= sacked < qp["max"]:
@@ -169,23 +182,30 @@ def selective_on_frame(qp, sel, words, params, frame, now_ps, out, n_out):
     is_told = is_nak and acknowledged == qp["una"]
     if is_told:
         qp["naks_received"] += 1
-        if params["recovery"] == SELECTIVE_REPEAT and sel["is_recovering"] == 0:
+        if params["recovery"] != SELECTIVE_REPEAT or sel["is_recovering"] == 0:
             sel["is_recovering"] = 1
-            sel["recovery"] = qp["max"] - 1
+            sel["recovery"] = qp["max"] - 1 if params["recovery"] == SELECTIVE_REPEAT else sacked
             sel["scan"] = acknowledged
             qp["timer_at_ps"] = NEVER
-    if is_told and params["recovery"] != SELECTIVE_REPEAT:
-        qp["next"] = acknowledged
-    elif sel["is_recovering"] != 0 or qp["next"] < acknowledged or qp["next"] >= qp["max"]:
-        qp["next"] = _next_lost(qp, sel, words)
+    if sel["is_recovering"] != 0 or qp["next"] < acknowledged or qp["next"] >= qp["max"]:
+        qp["next"] = _next_lost(qp, sel, words, params)
     return n_out
 
 
 @kernel
-def selective_on_timeout(qp, sel, params, now_ps):
-    """Send the oldest unacknowledged packet again, then what was overtaken; early calls change nothing."""
-    if retry(qp, params, now_ps) == 0:
-        return
-    sel["is_recovering"] = 1
-    sel["recovery"] = qp["max"] - 1
-    sel["scan"] = qp["next"] = qp["una"]
+def selective_on_timeout(qp, sel, params, now_ps, out, n_out):
+    """The requester sends its oldest packet again, then what was overtaken; the responder tells what stays away.
+
+    Returns the rows of ``out`` in use. Early calls change nothing.
+    """
+    if qp["packets"] == 0:
+        if now_ps < qp["timer_at_ps"]:
+            return n_out
+        told_psn = (qp["initial_psn"] + sel["mark"] - 1) & PSN_MASK
+        _await(qp, sel, params, now_ps)
+        return _answer(qp, SYNDROME_NAK_SEQUENCE, told_psn, SACK_BYTES, out, n_out)
+    if retry(qp, params, now_ps) != 0:
+        sel["is_recovering"] = 1
+        sel["recovery"] = qp["max"] - 1
+        sel["scan"] = qp["next"] = qp["una"]
+    return n_out

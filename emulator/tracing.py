@@ -19,8 +19,8 @@ def record(world, i, p, is_out, now_ps):
     row["is_out"] = is_out
     row["kind"] = packet["kind"]
     row["priority"] = packet["priority"]
-    row["is_corrupted"] = int(packet["fate"]) != 0
     row["ecn"] = packet["ecn"]
+    row["is_corrupted"] = int(packet["fate"]) != 0
     row["end"] = packet["end"]
     if packet["kind"] != PFC:
         row["frame"]["opcode"] = world.frames[p]["opcode"]

@@ -26,6 +26,8 @@ class Message:
     """Counts messages of the same pair, so that each flow has a name of its own."""
     nic: int | None = None
     """Of both hosts; None: in turn."""
+    priority: int | None = None
+    """Of its data; None: the scenario's."""
 
     @property
     def name(self) -> str:
@@ -67,7 +69,10 @@ def make_messages(scenario: ScenarioConfig, seed: int, hosts: int | None) -> lis
         if flow.src == flow.dst:
             raise ConfigError(f"workload.flows.{k}.dst: a host cannot send to itself; name another than {flow.src}")
         pair = (flow.src, flow.dst)
-        messages.append(Message(flow.src, flow.dst, flow.size_bytes, flow.start_ps, count.get(pair, 0), flow.nic))
+        ordinal = count.get(pair, 0)
+        messages.append(
+            Message(flow.src, flow.dst, flow.size_bytes, flow.start_ps, ordinal, flow.nic, flow.priority)
+        )
         count[pair] = count.get(pair, 0) + 1
     if not messages:
         raise ConfigError("workload.flows: there is no flow; name at least one")

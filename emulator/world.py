@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from emulator.rows import whole_lines
 from ttpoe.state import FRAME
 
 
@@ -28,8 +29,10 @@ ENGINE = np.dtype(
         "drain_bytes", "drain_ps",  # a reader takes so many bytes in so much time; 0 bytes: all at once
         "unfinished", "is_tracing", "trace_count",
         "series_bucket_ps", "series_index", "series_until_ps", "series_kept",
-        "answer_priority", "no_route",
+        "no_route",
+        "watchdog_detect_ps", "watchdog_restore_ps", "incidents",  # detect: NEVER without a watchdog
         "is_paced",  # ends have a rate
+        "data_ecn",  # the ECN field of data that hosts send
         "is_notifying", "cnp_priority",  # receivers answer marks
     ),
     align=True,
@@ -41,7 +44,7 @@ ROCE = 1
 TCP = 2
 """Protocols of ``engine["protocol"]``."""
 
-PORT = np.dtype(
+PORT = whole_lines(
     [
         # what every frame touches, within a cache line
         *_int64(
@@ -58,30 +61,32 @@ PORT = np.dtype(
         ("is_departure_pending", "i1"), ("is_kicked", "i1"), ("is_captured", "i1"),
         ("is_watched", "i1"),  # 1 + the priority whose queue is sampled, or 0
         ("impairment", "i4"),  # row of ``impairments`` for its line, or -1
-        # the rest
+        # the next line of the cache: what each frame sent touches first
+        *_int64("tx_frames", "tx_bytes", "rate_bps"),
         *_int64(
-            "tx_frames", "tx_bytes", "rate_bps", "timer_pending_ps",
+            "timer_pending_ps",
+            "stuck_until_ps",  # hosts: a faulty NIC pauses its peer's priorities ``xoff`` until then
             "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
         ),
         ("react_head", "i4"), ("react_tail", "i4"),  # PFC frames received that have not taken effect yet
         ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
+        ("weighted", "i2"),  # bit n: priority n shares the line by weight
+        ("storm", "i2"),  # bit n: the watchdog drops what priority n would send
         ("blocked_head", "i4"), ("blocked_tail", "i4"),  # hosts: ends that wait for room in the shared window
-    ],
-    align=True,
+    ]
 )
 """A port's sending side; the port at the other end of its cable is its index with the lowest bit flipped."""
 
-END = np.dtype(
+END = whole_lines(
     [
         ("timer_pending_ps", "i8"),  # the earliest timer event in the heap
         ("drain_from_ps", "i8"), ("drain_base_bytes", "i8"),  # the reader has been busy since, having read so much then
         ("send_at_ps", "i8"),  # no data before, by its rate; an event then puts it back in its NIC's round
         ("host", "i4"), ("port", "i4"), ("nic", "i4"), ("peer_nic", "i4"),
-        ("entropy", "i4"),  # 32-bit hash of what ECMP looks at
+        ("entropy", "i4"),  # hash of what ECMP looks at
         ("next_ready", "i4"), ("next_blocked", "i4"), ("is_ready", "i1"), ("is_blocked", "i1"), ("priority", "i1"),
-        ("ecn", "i1"),  # ECN field of its data frames
+        ("answer_priority", "i1"),
     ],
-    align=True,
 )
 """One end of a flow: end 2f sends, end 2f+1 receives. Its transport row has the same index. One cache line."""
 
@@ -119,6 +124,11 @@ class World(NamedTuple):
     queues: np.ndarray  # (ports * 8,)
     ingress: np.ndarray  # (ports * 8,)
     switches: np.ndarray
+    shared: np.ndarray  # SHARED: pools of the switches
+    rules: np.ndarray  # RULES, (switches * 8,)
+    dwrr: np.ndarray  # DWRR, (ports,) where any priority has a weight, else (1,)
+    storms: np.ndarray  # int64 (ports * 8,): pause storms, by the queue that they stopped
+    incidents: np.ndarray  # INCIDENT: the first ones
     marking: np.ndarray  # MARKING, (ports,)
     packets: np.ndarray
     frames: np.ndarray  # FRAME, (packets,)

@@ -40,11 +40,11 @@ def on_frame(qps, sels, bits, i, params, frames, j, now_ps, out):
 
 
 @kernel(export=True)
-def on_timeout(qps, sels, i, params, now_ps):
+def on_timeout(qps, sels, i, params, now_ps, out):
     if params[0]["recovery"] >= roce.SELECTIVE_REPEAT:
-        selective.selective_on_timeout(qps[i], sels[i], params[0], now_ps)
-    else:
-        roce.roce_on_timeout(qps[i], params[0], now_ps)
+        return selective.selective_on_timeout(qps[i], sels[i], params[0], now_ps, out, 0)
+    roce.roce_on_timeout(qps[i], params[0], now_ps)
+    return 0
 
 
 @kernel(export=True)
@@ -72,7 +72,6 @@ class Pair:
         self.selective = np.zeros(2, selective.SELECTIVE)
         self.selective["first_word"] = 0, SLOTS >> selective.WORD_SHIFT
         self.selective["mask"] = SLOTS - 1
-        self.selective["nak_at_ps"] = NEVER
         self.bits = np.zeros(2 * SLOTS >> selective.WORD_SHIFT, np.int64)
         few, low, high = (3, RTO_LOW_PS, RTO_HIGH_PS) if recovery == "selective" else (0, RTO_PS, RTO_PS)
         fields = (mtu, window, high, retries, every, RECOVERIES[recovery], ETHERNET_IP_UDP_BYTES, few, low, 100 * US)
@@ -102,7 +101,13 @@ class Pair:
     def timeout(self, at_ps: int | None = None) -> None:
         """Let the requester's timer fire, or call it at another time."""
         self.now_ps = int(self.qps["timer_at_ps"][0]) if at_ps is None else at_ps
-        on_timeout(self.qps, self.selective, 0, self.params, self.now_ps)
+        assert on_timeout(self.qps, self.selective, 0, self.params, self.now_ps, self.out) == 0
+
+    def missed(self) -> np.ndarray:
+        """Let the responder's timer fire; what it tells."""
+        self.now_ps = max(self.now_ps, int(self.qps["timer_at_ps"][1]))
+        assert on_timeout(self.qps, self.selective, 1, self.params, self.now_ps, self.out) == 1
+        return self.out[:1].copy()
 
 
 def write(psn: int, opcode: int = WRITE_MIDDLE, size: int = 1000) -> np.ndarray:
@@ -145,6 +150,8 @@ def carry(pair: Pair, fates: list[str]) -> None:
             put(0, pair.give(1, lines[1].popleft()))
         elif lines[0]:
             assert pair.give(0, lines[0].popleft()) is None
+        elif pair.qps["timer_at_ps"][1] < qp["timer_at_ps"]:
+            put(0, pair.missed())
         else:
             assert qp["timer_at_ps"] != NEVER
             pair.timeout()

@@ -58,8 +58,8 @@ def strict(text: str) -> Any:
 RUN_KEYS = [
     "transport", "routing", "seed", "flows", "finished", "fct_us", "makespan_us", "goodput_gbps", "goodput_limit_gbps",
     "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "lost", "frames_impaired", "corrupted", "pauses",
-    "paused_us", "max_queue_bytes", "resent_packets", "timeouts", "nack_fulls", "jain", "data_hops", "packet_hops",
-    "events", "wall_s", "packet_hops_per_s", "digest",
+    "paused_us", "max_queue_bytes", "resent_packets", "timeouts", "nack_fulls", "marks", "cnps", "jain",
+    "data_hops", "packet_hops", "events", "wall_s", "packet_hops_per_s", "digest",
 ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_the_shape_of_the_json(ttpoe: Cli) -> None:
     for run in told["runs"]:
         assert list(run) == RUN_KEYS
         assert list(run["fct_us"]) == ["min", "p50", "p99", "max"]
-        assert set(run["drop_causes"]) == {"queue_threshold", "buffer_full", "headroom_full"}
+        assert set(run["drop_causes"]) == {"queue_threshold", "buffer_full", "headroom_full", "watchdog"}
         assert run["flows"] == run["finished"] == 3
         fct = run["fct_us"]
         assert 0 < fct["min"] <= fct["p50"] <= fct["p99"] <= fct["max"]

@@ -20,59 +20,67 @@ from emulator.buffer import (
     DROP_QUEUE_THRESHOLD,
     INGRESS,
     QUEUE,
+    RULES,
+    SHARED,
     SWITCH,
 )  # fmt: skip
 from emulator.engine import RunStatus
 from ttpoe._jit import kernel
+from ttpoe.units import NEVER
 
 
 @kernel(export=True)
-def on_frame(switches, ingress, i, queues, q, is_lossless, size_bytes):
-    return buffer.switch_on_frame(switches[0], ingress[i], queues[q], is_lossless, size_bytes)
+def on_frame(switches, shared, rules, ingress, i, queues, q, size_bytes):
+    return buffer.switch_on_frame(switches[0], shared[0], rules[0], ingress[i], queues[q], size_bytes)
 
 
 @kernel(export=True)
-def on_departure(switches, ingress, i, queues, q, size_bytes):
-    return buffer.switch_on_departure(switches[0], ingress[i], queues[q], size_bytes)
+def on_departure(switches, shared, rules, ingress, i, queues, q, size_bytes):
+    return buffer.switch_on_departure(switches[0], shared[0], rules[0], ingress[i], queues[q], size_bytes)
 
 
 class Switch:
-    """Arrays of a small switch."""
+    """Arrays of a small switch of one priority."""
 
-    def __init__(self, limit: int, alpha: float, headroom: int = 0, offset: int = 0) -> None:
+    def __init__(
+        self, limit: int, alpha: float, headroom: int = 0, offset: int = 0, *, lossless: bool = True, reserve: int = 0,
+        static: int = NEVER, headroom_pool: int = NEVER,
+    ) -> None:  # fmt: skip
         self.switch = np.zeros(1, SWITCH)
-        self.switch["shared_limit_bytes"] = limit
-        self.switch["alpha_q16"] = round(alpha * 65_536)
-        self.switch["resume_offset_bytes"] = offset
+        self.switch["headroom_limit_bytes"] = headroom_pool
+        self.shared = np.zeros(1, SHARED)
+        self.shared["limit_bytes"] = limit
+        self.rules = np.zeros(1, RULES)
+        self.rules[0] = (0, round(alpha * 65_536), static, reserve, offset, lossless)
         self.ingress = np.zeros(4, INGRESS)
         self.ingress["headroom_limit_bytes"] = headroom
         self.queues = np.zeros(4, QUEUE)
 
-    def arrive(self, i: int, q: int, size: int, lossless: bool = True) -> int:
-        return int(on_frame(self.switch, self.ingress, i, self.queues, q, int(lossless), size))
+    def arrive(self, i: int, q: int, size: int) -> int:
+        return int(on_frame(self.switch, self.shared, self.rules, self.ingress, i, self.queues, q, size))
 
     def depart(self, i: int, q: int, size: int) -> int:
-        return int(on_departure(self.switch, self.ingress, i, self.queues, q, size))
+        return int(on_departure(self.switch, self.shared, self.rules, self.ingress, i, self.queues, q, size))
 
 
 def test_a_lossy_queue_fills_to_its_threshold_and_not_a_byte_more() -> None:
     """Alpha 1: half of the pool, q <= limit - q."""
-    switch = Switch(10_000, 1.0)
+    switch = Switch(10_000, 1.0, lossless=False)
     for _ in range(5):
-        assert switch.arrive(0, 0, 1000, False) == ADMITTED
-    assert switch.arrive(0, 0, 1, False) == DROP_QUEUE_THRESHOLD
-    assert switch.arrive(1, 1, 2500, False) == ADMITTED  # another queue has its own share of the rest
-    assert switch.arrive(1, 1, 1, False) == DROP_QUEUE_THRESHOLD
+        assert switch.arrive(0, 0, 1000) == ADMITTED
+    assert switch.arrive(0, 0, 1) == DROP_QUEUE_THRESHOLD
+    assert switch.arrive(1, 1, 2500) == ADMITTED  # another queue has its own share of the rest
+    assert switch.arrive(1, 1, 1) == DROP_QUEUE_THRESHOLD
     assert switch.queues["bytes"].tolist() == [5000, 2500, 0, 0]
 
 
 def test_a_full_pool_is_another_cause_than_a_full_queue() -> None:
-    switch = Switch(10_000, 64.0)
+    switch = Switch(10_000, 64.0, lossless=False)
     for q in range(2):
-        assert switch.arrive(q, q, 4900, False) == ADMITTED
-    assert switch.arrive(2, 2, 201, False) == DROP_BUFFER_FULL
-    assert switch.arrive(2, 2, 200, False) == ADMITTED
-    assert switch.switch["shared_bytes"][0] == 10_000
+        assert switch.arrive(q, q, 4900) == ADMITTED
+    assert switch.arrive(2, 2, 201) == DROP_BUFFER_FULL
+    assert switch.arrive(2, 2, 200) == ADMITTED
+    assert switch.shared["bytes"][0] == 10_000
 
 
 def test_the_frame_that_would_pass_the_threshold_goes_to_headroom_and_asks_for_a_pause() -> None:
@@ -83,7 +91,7 @@ def test_the_frame_that_would_pass_the_threshold_goes_to_headroom_and_asks_for_a
     assert switch.arrive(0, 0, 1000) == ADMITTED  # once
     assert switch.arrive(0, 0, 1000) == ADMITTED
     assert switch.arrive(0, 0, 1) == DROP_HEADROOM_FULL
-    assert switch.ingress["shared_bytes"][0] == 5000
+    assert switch.ingress["bytes"][0] == 5000
     assert switch.ingress["headroom_bytes"][0] == switch.ingress["max_headroom_bytes"][0] == 3000
     assert switch.queues["bytes"][0] == switch.queues["max_bytes"][0] == 8000
 
@@ -94,7 +102,7 @@ def test_what_leaves_frees_headroom_first_and_resumes_below_the_threshold_less_t
         switch.arrive(0, 0, 1000)
     assert switch.depart(0, 0, 1000) == 0
     assert switch.ingress["headroom_bytes"][0] == 1000
-    assert switch.switch["shared_bytes"][0] == 5000
+    assert switch.shared["bytes"][0] == 5000
     assert switch.depart(0, 0, 1000) == 0  # headroom empty, 5000 + 1500 > 5000
     assert switch.depart(0, 0, 1000) == 1  # 4000 + 1500 <= 6000
     assert switch.ingress["is_xoff"][0] == 0
@@ -124,59 +132,68 @@ def traffic(draw: st.DrawFn) -> tuple[Any, ...]:
     departures = st.tuples(st.just("out"), st.integers(0, 3), st.just(0), st.just(0))
     steps = st.lists(st.one_of(arrivals, arrivals, departures), max_size=150)
     alpha = draw(st.sampled_from([1 / 1024, 0.125, 0.5, 1.0, 8.0, 64.0]))
-    return (draw(st.booleans()), draw(st.integers(1, 20_000)), alpha, draw(st.integers(0, 8000)),
-            draw(st.integers(0, 4000)), draw(steps))  # fmt: skip
+    limits = st.integers(0, 8000)
+    return (draw(st.booleans()), draw(st.integers(1, 20_000)), alpha, draw(limits), draw(st.integers(0, 4000)),
+            draw(st.sampled_from([0, 0, 700, 3000])), draw(st.just(NEVER) | limits), draw(st.just(NEVER) | limits),
+            draw(steps))  # fmt: skip
 
 
 @given(traffic())
-@settings(max_examples=300)
+@settings(max_examples=400)
 def test_any_traffic_against_a_model_in_words(case: tuple[Any, ...]) -> None:
-    """Each queue first-in-first-out; each ingress remembers what it holds where."""
-    lossless, limit, alpha, headroom, offset, steps = case
-    switch = Switch(limit, alpha, headroom, offset)
+    """Each queue first-in-first-out; each account (an ingress if lossless, a queue if not) fills its reserve first."""
+    lossless, limit, alpha, headroom, offset, reserve, static, headroom_pool, steps = case
+    switch = Switch(limit, alpha, headroom, offset, lossless=lossless, reserve=reserve, static=static,
+                    headroom_pool=headroom_pool)  # fmt: skip
     held: list[deque[tuple[int, int]]] = [deque() for _ in range(4)]
-    shared, extra, paused = [0] * 4, [0] * 4, [False] * 4
+    account, extra, paused = [0] * 4, [0] * 4, [False] * 4
+
+    def beyond(k: int, more: int = 0) -> int:
+        return max(account[k] + more - reserve, 0)
+
+    def pool() -> int:
+        return sum(beyond(k) for k in range(4))
+
+    def threshold() -> int:
+        return min(int((limit - pool()) * alpha), static)
+
     for kind, a, q, size in steps:
-        threshold = int((limit - sum(shared)) * alpha)
         if kind == "out":
             if not held[a]:
                 continue
             i, leaving = held[a].popleft()
-            of_extra = min(extra[i], leaving)
-            extra[i] -= of_extra
-            shared[i] -= leaving - of_extra
-            threshold = int((limit - sum(shared)) * alpha)
-            resumes = paused[i] and not extra[i] and (not shared[i] or shared[i] <= threshold - offset)
-            paused[i] = paused[i] and not resumes
+            k = i if lossless else a
+            of_extra = min(extra[k], leaving)
+            extra[k] -= of_extra
+            account[k] -= leaving - of_extra
+            resumes = paused[k] and not extra[k] and (not beyond(k) or beyond(k) + offset <= threshold())
+            paused[k] = paused[k] and not resumes
             assert switch.depart(i, a, leaving) == resumes
-        elif lossless:
-            if not extra[a] and shared[a] + size <= threshold and sum(shared) + size <= limit:
+        else:
+            k = a if lossless else q
+            is_in_share = beyond(k, size) <= threshold()
+            is_in_pool = pool() + beyond(k, size) - beyond(k) <= limit
+            if lossless and (extra[k] or not is_in_share or not is_in_pool):
+                if extra[k] + size > headroom or sum(extra) + size > headroom_pool:
+                    expected = DROP_HEADROOM_FULL
+                else:
+                    expected = ADMITTED if paused[k] else ADMITTED_XOFF
+                    paused[k] = True
+                    extra[k] += size
+            elif is_in_pool and is_in_share:
                 expected = ADMITTED
-                shared[a] += size
-            elif extra[a] + size > headroom:
-                expected = DROP_HEADROOM_FULL
+                account[k] += size
             else:
-                expected = ADMITTED if paused[a] else ADMITTED_XOFF
-                paused[a] = True
-                extra[a] += size
-            if expected != DROP_HEADROOM_FULL:
+                expected = DROP_QUEUE_THRESHOLD if is_in_pool else DROP_BUFFER_FULL
+            if expected in (ADMITTED, ADMITTED_XOFF):
                 held[q].append((a, size))
             assert switch.arrive(a, q, size) == expected
-        else:
-            if sum(shared) + size > limit:
-                expected = DROP_BUFFER_FULL
-            elif sum(s for _, s in held[q]) + size > threshold:
-                expected = DROP_QUEUE_THRESHOLD
-            else:
-                expected = ADMITTED
-                held[q].append((a, size))
-                shared[a] += size
-            assert switch.arrive(a, q, size, False) == expected
-        assert switch.ingress["shared_bytes"].tolist() == shared
+        assert switch.ingress["bytes"].tolist() == (account if lossless else [0] * 4)
         assert switch.ingress["headroom_bytes"].tolist() == extra
         assert switch.ingress["is_xoff"].tolist() == paused
         assert switch.queues["bytes"].tolist() == [sum(s for _, s in queue) for queue in held]
-        assert switch.switch["shared_bytes"][0] == sum(shared) <= limit
+        assert switch.shared["bytes"][0] == pool() <= limit
+        assert switch.switch["headroom_bytes"][0] == sum(extra)
 
 
 FRAME_BYTES = 4154 + 4

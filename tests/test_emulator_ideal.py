@@ -135,6 +135,7 @@ def lone_flows(draw: st.DrawFn) -> dict[str, Any]:
               "rto_exponent": 25},
         tcp={"mtu_bytes": mtu, "window_bytes": window, "ack_every_packets": every, "rto_min_ps": "1s",
              "initial_window_packets": 32_767},
+        selective={"rto_low_ps": "1s", "rto_high_ps": "1s"},
     )  # fmt: skip
 
 

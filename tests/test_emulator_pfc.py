@@ -59,7 +59,7 @@ def take(world, i, now_ps):
 def headroom_of(values: dict[str, Any], transport: str) -> int:
     """All headroom of a scenario: what a buffer of 2**40 has beyond its shared pool."""
     wide = {**values, "switch": {**values["switch"], "buffer_bytes": 2**40}}
-    return 2**40 - int(make(wide, transport).world.switches["shared_limit_bytes"][0])
+    return 2**40 - int(make(wide, transport).world.shared["limit_bytes"][0])
 
 
 @st.composite
@@ -192,7 +192,7 @@ def test_a_reaction_too_long_for_the_headroom_loses() -> None:
         switch = {"headroom_bytes": bound, "pause_reaction_ps": reaction_us * US, "buffer_bytes": 1_200_000}
         result = result_of(incast(8, 400_000, switch=switch), "roce-pfc")
         assert result.unfinished == []
-        assert result.drop_causes == {"queue_threshold": 0, "buffer_full": 0, "headroom_full": result.counters["drops"]}
+        assert result.drop_causes["headroom_full"] == result.counters["drops"]
         lost.append(result.counters["drops"])
         if lost[-1]:
             assert "headroom was full" in result.errors[0]

@@ -35,8 +35,7 @@ def make_builder(protocol: int, message_bytes: int = 10_000, **knobs: int) -> Fr
 
 
 def make_row(kind: int = DATA, *, frame: tuple[int, ...] = (0,) * 5, port: int = 2, is_out: int = 1, end: int = 1,
-             priority: int = 3, cookie: int = 0, ecn: int = 0,
-             is_corrupted: int = 0) -> np.void:
+             priority: int = 3, cookie: int = 0, ecn: int = 0, is_corrupted: int = 0) -> np.void:
     """A frame that h1 sends to h0 at its own port, unless told otherwise."""
     row = np.zeros(1, world.TRACE)
     row[0] = (0, cookie, port, is_out, kind, priority, ecn, is_corrupted, end, frame)

@@ -31,13 +31,15 @@ from ttpoe.constants import (
 from ttpoe.constants import IP_PROTOCOL_UDP as UDP
 from ttpoe.fsm import Opcode
 
-ETHERTYPE_IPV6, ETHERTYPE_MAC_CONTROL = 0x86DD, 0x8808
+ETHERTYPE_IPV6, ETHERTYPE_MAC_CONTROL, ETHERTYPE_ROCEV1 = 0x86DD, 0x8808, 0x8915
 OPCODE_PAUSE, OPCODE_PFC = 0x0001, 0x0101
 ROCEV2_PORT = 4791
 
 KINDS = ("ttpoe", "rocev2", "pfc", "pause", "other")
 
-_ETHERTYPES = {0x0806: "ARP", ETHERTYPE_IPV4: "IPv4", ETHERTYPE_IPV6: "IPv6", 0x8915: "RoCEv1", 0x88CC: "LLDP"}
+_ETHERTYPES = {
+    0x0806: "ARP", ETHERTYPE_IPV4: "IPv4", ETHERTYPE_IPV6: "IPv6", ETHERTYPE_ROCEV1: "RoCEv1", 0x88CC: "LLDP",
+}  # fmt: skip
 _IP_PROTOCOLS = {1: "ICMP", 2: "IGMP", 6: "TCP", UDP: "UDP", 58: "ICMPv6", 146: "TTP gateway"}
 _TRANSPORTS = ("RC", "UC", "RD", "UD", "CNP", "XRC")
 _OPERATIONS = (
@@ -126,6 +128,18 @@ def icrc_head(head: bytes) -> int:
     masked[1] = masked[8] = 0xFF
     masked[10:12] = masked[26:28] = b"\xff\xff"
     masked[32] = 0xFF
+    return zlib.crc32(masked, zlib.crc32(b"\xff" * 8))
+
+
+def icrc_head_v1(head: bytes) -> int:
+    """As `icrc_head`, of RoCEv1: the first bytes of a GRH and its BTH, 45 or more.
+
+    Source: IBTA 7.8.1 and annex A16: traffic class, flow label, hop limit and the BTH's resv8a count as ones.
+    """
+    masked = bytearray(head)
+    masked[0] |= 0x0F
+    masked[1:4] = b"\xff\xff\xff"
+    masked[7] = masked[44] = 0xFF
     return zlib.crc32(masked, zlib.crc32(b"\xff" * 8))
 
 

@@ -13,9 +13,13 @@ Conventions, the same in every run:
 - No 802.1Q tags, so TTPoE frames show no priority; RoCEv2 frames do: DSCP = 8 x priority, the class selectors, which
   switches map back so by default.
 - IPv4: no fragments, identification 0 (RFC 6864), TTL 64; ECN as the frame had it where it was captured.
+- RoCEv1: a GRH in place of IPv4 and UDP; link-local GIDs made of the MACs (EUI-64), traffic class 32 x priority, flow
+  label the entropy that would be the UDP port, hop limit 64.
 - UDP: source port 0xC000 to 0xFFFF, by seed and end of flow; checksum 0, as annex A17 allows.
 - BTH: QP number 256 + end (end 2f sends flow f, 2f + 1 receives it), migrated, default P_Key; the acknowledge request
-  on the last packet of a message. RETH: virtual address (flow + 1) << 40, R_Key 0x10000 + flow.
+  on the last packet of a message. RETH: virtual address (flow + 1) << 40, R_Key 0x10000 + flow. Where NICs place
+  packets in any order, each is a WRITE of its own, at its place behind that address.
+- CNP: BECN set, PSN 0, 16 bytes reserved.
 
 Source: InfiniBand Architecture Specification 1.4 chapter 9, its annex A17 (RoCEv2); IEEE 802.1Qbb, 802.3 annex 31D.
 """
@@ -33,9 +37,19 @@ from typing import Any, Self
 import numpy as np
 
 from emulator.packet import PFC
-from emulator.roce import ACKNOWLEDGE, WRITE_FIRST, WRITE_LAST, WRITE_ONLY
+from emulator.roce import ACKNOWLEDGE, CNP, PSN_MASK, WRITE_FIRST, WRITE_LAST, WRITE_ONLY
+from emulator.selective import SACK_SHIFT
 from emulator.world import ROCE, TCP, TTPOE
-from traces.dissect import ETHERTYPE_IPV4, ETHERTYPE_MAC_CONTROL, OPCODE_PFC, ROCEV2_PORT, UDP, icrc_head
+from traces.dissect import (
+    ETHERTYPE_IPV4,
+    ETHERTYPE_MAC_CONTROL,
+    ETHERTYPE_ROCEV1,
+    OPCODE_PFC,
+    ROCEV2_PORT,
+    UDP,
+    icrc_head,
+    icrc_head_v1,
+)
 from traces.pcap import PcapngWriter
 from traces.tcp_frames import PAYLOAD_OFFSET as TCP_PAYLOAD_OFFSET
 from traces.tcp_frames import TcpFrames
@@ -55,6 +69,8 @@ _TWO_WORDS = struct.Struct(">II").pack
 _ICRC = struct.Struct("<I").pack
 _PAYLOAD = int(Opcode.PAYLOAD)
 _ACK_REQUEST = 1 << 31
+_BECN = 1 << 30
+_NEXT_IS_BTH = 0x1B
 
 
 def host_mac(host: int) -> int:
@@ -78,6 +94,22 @@ def _ipv4_checksum(header: bytes) -> int:
     return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
 
 
+def _ipv4_udp(source: int, destination: int, traffic_class: int, source_port: int, udp_bytes: int) -> bytes:
+    """Both headers of a RoCEv2 frame between two hosts."""
+    ip = struct.pack(
+        ">BBHHHBBHII", 0x45, traffic_class, 20 + udp_bytes, 0, 0x4000, 64, UDP, 0, host_ipv4(source),
+        host_ipv4(destination),
+    )  # fmt: skip
+    ip = ip[:10] + _ipv4_checksum(ip).to_bytes(2, "big") + ip[12:]
+    return ip + struct.pack(">4H", source_port, ROCEV2_PORT, udp_bytes, 0)
+
+
+def _gid(host: int) -> bytes:
+    """The link-local GID that a port has by its MAC."""
+    mac = host_mac(host).to_bytes(6, "big")
+    return bytes.fromhex("fe80000000000000") + bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:]
+
+
 class FrameBuilder:
     """Turns TRACE rows into frames without FCS; as long as the emulator's wire bytes less 24.
 
@@ -95,13 +127,20 @@ class FrameBuilder:
         Decides the UDP source ports.
     message_bytes : int array, shape (flows,)
         Message of each flow, for RETH and TCP's sequence numbers.
-    mtu_bytes, window_bytes : int
-        TCP's payload of a frame, and its receive window.
+    version : int
+        Of RoCE.
+    first_psns : int array, shape (flows,), optional
+        Given where each packet is a WRITE of its own: the PSN of each flow's first.
+    mtu_bytes : int
+        Of TCP, and with ``first_psns``: payload from one packet's place to the next one's.
+    window_bytes : int
+        TCP's receive window.
     """
 
     def __init__(
         self, port_names: Sequence[str], port_nic: np.ndarray, ends: np.ndarray, protocol: int, *, seed: int,
-        message_bytes: np.ndarray, mtu_bytes: int = 0, window_bytes: int = 0,
+        message_bytes: np.ndarray, version: int = 2, first_psns: np.ndarray | None = None, mtu_bytes: int = 0,
+        window_bytes: int = 0,
     ) -> None:
         if protocol not in (TTPOE, ROCE, TCP):
             raise ValueError(f"protocol is {protocol}; it must be emulator.world.TTPOE, ROCE or TCP")
@@ -119,6 +158,9 @@ class FrameBuilder:
         self._tcp = TcpFrames(
             seed=seed, mtu_bytes=mtu_bytes or 1, window_bytes=window_bytes, message_bytes=self._message_bytes
         )
+        self._version = version
+        self._first_psns: list[int] | None = None if first_psns is None else np.asarray(first_psns).tolist()
+        self._mtu_bytes = mtu_bytes
         self._pfc: dict[tuple[int, int, int], bytes] = {}
         self._ttpoe: dict[tuple[int, int, int, int], bytes] = {}
         self._roce: dict[tuple[int, int, int, int], tuple[bytes, int, int, bytes, int]] = {}
@@ -178,7 +220,14 @@ class FrameBuilder:
         head, head_crc, ack_request, reth, pad = template
         if opcode == ACKNOWLEDGE:
             rest = _TWO_WORDS(psn, syndrome << 24 | msn & 0xFFFFFF)
+            if payload_bytes:
+                rest += _WORD(msn >> SACK_SHIFT & PSN_MASK)
+        elif opcode == CNP:
+            rest = bytes(20)
         else:
+            if self._first_psns is not None:
+                place = (psn - self._first_psns[end >> 1] & PSN_MASK) * self._mtu_bytes
+                reth = struct.pack(">Q", ((end >> 1) + 1 << 40) + place) + reth[8:12] + _WORD(payload_bytes)
             rest = _WORD(ack_request | psn) + reth + _payload(end >> 1, psn, payload_bytes) + bytes(pad)
         return head + rest + _ICRC(zlib.crc32(rest, head_crc))
 
@@ -199,25 +248,28 @@ class FrameBuilder:
         """Bytes up to the PSN's word, their ICRC so far, the acknowledge request, RETH, and bytes of padding."""
         flow, source, destination = end >> 1, self._nics[end ^ 1], self._nics[end]
         pad = -payload_bytes % 4
-        extended = 4 if opcode == ACKNOWLEDGE else 16 if opcode in (WRITE_FIRST, WRITE_ONLY) else 0
-        udp_bytes = 8 + 12 + extended + payload_bytes + pad + 4
-        ip = struct.pack(
-            ">BBHHHBBHII", 0x45, traffic_class, 20 + udp_bytes, 0, 0x4000, 64, UDP, 0, host_ipv4(source),
-            host_ipv4(destination),
-        )
-        ip = ip[:10] + _ipv4_checksum(ip).to_bytes(2, "big") + ip[12:]
-        source_port = 0xC000 | zlib.crc32(f"{self._seed} {end ^ 1}".encode()) & 0x3FFF
-        udp = struct.pack(">4H", source_port, ROCEV2_PORT, udp_bytes, 0)
-        bth = struct.pack(">BBHI", opcode, 0x40 | pad << 4, 0xFFFF, FIRST_QPN + end)
+        extended = 4 if opcode == ACKNOWLEDGE else 16 if opcode in (WRITE_FIRST, WRITE_ONLY, CNP) else 0
+        bth_bytes = 12 + extended + payload_bytes + pad + 4
+        entropy = zlib.crc32(f"{self._seed} {end ^ 1}".encode()) & 0x3FFF
+        becn = _BECN if opcode == CNP else 0
+        bth = struct.pack(">BBHI", opcode, 0x40 | pad << 4, 0xFFFF, becn | FIRST_QPN + end)
         ethernet = host_mac(destination).to_bytes(6, "big") + host_mac(source).to_bytes(6, "big")
+        if self._version == 1:
+            ethertype = ETHERTYPE_ROCEV1
+            start = 6 << 28 | traffic_class << 20 | 0xC000 | entropy
+            network = struct.pack(">IHBB", start, bth_bytes, _NEXT_IS_BTH, 64) + _gid(source) + _gid(destination)
+        else:
+            ethertype = ETHERTYPE_IPV4
+            network = _ipv4_udp(source, destination, traffic_class, 0xC000 | entropy, 8 + bth_bytes)
         reth = b""
-        if extended == 16:
+        if opcode in (WRITE_FIRST, WRITE_ONLY):
             reth = struct.pack(
                 ">QII", (flow + 1) << 40, 0x10000 + flow, min(self._message_bytes[flow], MAX_DMA_BYTES)
             )
         ack_request = _ACK_REQUEST if opcode in (WRITE_LAST, WRITE_ONLY) else 0
-        head = ethernet + ETHERTYPE_IPV4.to_bytes(2, "big") + ip + udp + bth
-        return head, icrc_head(head[14:]), ack_request, reth, pad
+        head = ethernet + ethertype.to_bytes(2, "big") + network + bth
+        crc = icrc_head_v1(head[14:]) if self._version == 1 else icrc_head(head[14:])
+        return head, crc, ack_request, reth, pad
 
 
 def _payload(flow: int, ident: int, payload_bytes: int) -> bytes:

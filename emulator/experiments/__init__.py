@@ -19,7 +19,7 @@ METRICS: dict[str, Callable[[dict[str, Any]], float | None]] = {
         name: (lambda run, name=name: run[name])  # type: ignore[misc]
         for name in (
             "makespan_us", "goodput_gbps", "slowdown_p99", "drops", "lost", "corrupted", "pauses", "paused_us",
-            "resent_packets", "timeouts", "nack_fulls", "jain",
+            "resent_packets", "timeouts", "nack_fulls", "marks", "cnps", "jain",
         )
     },
     "max_queue_kb": lambda run: run["max_queue_bytes"] / 1000,

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ttpoe.cli.transports import TRANSPORT_HELP
 from ttpoe.cli.types import RATE, SIZE, TIME, names, output_options, set_field
 from ttpoe.state import CONGESTION_CONTROLS
 
@@ -36,7 +37,7 @@ _OPTIONS = {
 
 
 @click.command()
-@click.option("--transport", metavar="LIST", help="With commas, of those in docs/formats.md. [ttpoe,roce-pfc,roce]")
+@click.option("--transport", metavar="LIST", help=TRANSPORT_HELP)
 @click.option("--senders", type=click.IntRange(1, 65_535), metavar="N", help="Hosts that send to one. [32]")
 @click.option("--size", type=SIZE, help="Message of each sender; MB is 10^6, MiB 2^20. [1MB]")
 @click.option("--rate", type=RATE, help="Line rate of every link; 100G is 10^11 bit/s. [100G]")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ttpoe.cli.transports import ROUTING_HELP, TRANSPORT_HELP
 from ttpoe.cli.types import RATE, SIZE, TIME, names, output_options, set_field
 
 _OPTIONS = {
@@ -47,8 +48,8 @@ def _topology(kind: str, hosts: int) -> dict[str, Any]:
 )  # fmt: skip
 @click.option("--hosts", type=click.IntRange(2, 65_536), default=16, metavar="N", help="Hosts of the fabric. [16]")
 @click.option("--workload", type=click.Choice(["permutation"]), default="permutation", help="[permutation]")
-@click.option("--transport", metavar="LIST", help="With commas, of those in docs/formats.md. [ttpoe,roce-pfc,roce]")
-@click.option("--routing", metavar="LIST", help="ecmp, flowlet, round-robin, random, adaptive, with commas. [ecmp]")
+@click.option("--transport", metavar="LIST", help=TRANSPORT_HELP)
+@click.option("--routing", metavar="LIST", help=ROUTING_HELP)
 @click.option("--size", type=SIZE, help="Each message; MB is 10^6, MiB 2^20. [2MB]")
 @click.option("--rate", type=RATE, help="Line rate of every link; 100G is 10^11 bit/s. [100G]")
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")

@@ -22,11 +22,13 @@ _ROWS = (
     ("resent, frames", "resent_packets", 0),
     ("timeouts", "timeouts", 0),
     ("refused (NACK_FULL)", "nack_fulls", 0),
+    ("ECN marks received", "marks", 0),
+    ("  CNPs in answer", "cnps", 0),
     ("pauses (XOFF)", "pauses", 0),
     ("paused, sum of ports, us", "paused_us", 1),
     ("peak queue, kB", "max_queue_kb", 0),
 )
-_UNLESS_ALL_ZERO = {"nack_fulls", "lost", "corrupted"}
+_UNLESS_ALL_ZERO = {"nack_fulls", "lost", "corrupted", "marks", "cnps"}
 """Rows of what needs a scenario of its own to happen."""
 _AFTER = {
     "makespan_us": ("  wire bound, us", "wire_bound_us", 1),
@@ -53,12 +55,12 @@ _LABEL_WIDTH, _COLUMN_WIDTH = 28, 13
 def comparison(title: str, told: dict[str, Any], width: int = 80) -> list[Table]:
     """What ``--json`` tells, as tables no wider than ``width``: medians over seeds, and 95 % intervals below them.
 
-    Each transport has a table of its own where there are several routings and not all fit one.
+    Each transport has a table of its own where one has several routings and not all fit one.
     """
     most = max(1, (width - _LABEL_WIDTH) // _COLUMN_WIDTH)
     columns = list(dict.fromkeys((run["transport"], run["routing"]) for run in told["runs"]))
     groups: list[list[tuple[str, str]]] = [columns]
-    if len(columns) > most and len({routing for _, routing in columns}) > 1:
+    if len(columns) > most and len(columns) > len({name for name, _ in columns}):
         groups = [[c for c in columns if c[0] == name] for name in dict.fromkeys(name for name, _ in columns)]
     parts = [group[k : k + most] for group in groups for k in range(0, max(len(group), 1), most)]
     return [_table(title if k == 0 else "", told, part) for k, part in enumerate(parts)]
@@ -66,7 +68,7 @@ def comparison(title: str, told: dict[str, Any], width: int = 80) -> list[Table]
 
 def _table(title: str, told: dict[str, Any], columns: list[tuple[str, str]]) -> Table:
     several = len({run["routing"] for run in told["runs"]}) > 1
-    is_one_transport = several and len({name for name, _ in columns}) == 1
+    is_one_transport = len(columns) > 1 and len({name for name, _ in columns}) == 1
     heading = ", ".join(part for part in (title, columns[0][0] if is_one_transport else "") if part)
     table = Table(title=Text(heading) if heading else None, title_justify="left", caption_justify="left")
     table.add_column("", no_wrap=True)

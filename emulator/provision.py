@@ -1,0 +1,155 @@
+"""What a scenario gives to its switches: how memory is divided, who shares a line by weight, which ports mark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.buffer import INGRESS, PRIORITIES, RULES, SHARED, SWITCH
+from emulator.dwrr import DWRR
+from emulator.ecn import no_marking, step_threshold
+from emulator.pfc import PFC_WIRE_BYTES
+from emulator.quantities import ConfigError
+from emulator.rows import zeros
+from emulator.switching import EcnConfig, SwitchConfig
+from emulator.topology import Topology, headroom_bound_bytes
+from emulator.transports import Profile
+from emulator.workload import name_hash
+from ttpoe.units import NEVER
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Rows of :mod:`emulator.buffer` for all switches, empty."""
+
+    switches: np.ndarray
+    shared: np.ndarray
+    rules: np.ndarray
+    ingress: np.ndarray
+
+
+def divide_memory(
+    config: SwitchConfig, profile: Profile, topology: Topology, flow_nics: np.ndarray, priorities: tuple[int, ...],
+    frame_bytes: int,
+) -> Memory:  # fmt: skip
+    """Headroom and reserves first, and the rest to the shared pools.
+
+    Parameters
+    ----------
+    config : SwitchConfig
+    profile : Profile
+    topology : Topology
+    flow_nics : int array, shape (flows, 2)
+        Ports towards other NICs get no headroom and no reserve, so that idle hosts change nothing.
+    priorities : tuple of int
+        Those that any frame bears; others get nothing.
+    frame_bytes : int
+        Largest frame on the line.
+    """
+    n_ports = len(topology.port_names)
+    ingress = zeros(n_ports * PRIORITIES, INGRESS)
+    switches = zeros(topology.switches, SWITCH)
+    rules = np.zeros(topology.switches * PRIORITIES, RULES)
+    has_pfc = profile.flow_control == "pfc"
+    lossless = [p for p in priorities if has_pfc and config.rules(p).is_lossless]
+    busy = np.ones(n_ports, bool)
+    busy[topology.nic_port ^ 1] = False
+    busy[topology.nic_port[flow_nics.ravel()] ^ 1] = True
+    ports = np.flatnonzero(busy & (topology.port_switch >= 0))
+    if lossless:
+        if config.headroom_bytes is None:
+            _check_quanta(config.pause_quanta, frame_bytes, len(lossless))
+        for i in ports.tolist():
+            bound = config.headroom_bytes or headroom_bound_bytes(
+                frame_bytes, int(topology.rate_bps[i]), topology.one_way_ps(i), config.pause_reaction_ps,
+                config.pipeline_latency_ps, len(lossless),
+            )  # fmt: skip
+            for p in lossless:
+                ingress[i * PRIORITIES + p]["headroom_limit_bytes"] = bound
+                switches[topology.port_switch[i]]["headroom_limit_bytes"] += bound
+        if config.headroom_pool_bytes is not None:
+            pool_bytes = np.minimum(switches["headroom_limit_bytes"], config.headroom_pool_bytes)
+            switches["headroom_limit_bytes"] = pool_bytes
+    of_priority = rules.reshape(-1, PRIORITIES)
+    of_priority["shared"] = 2 * np.arange(topology.switches)[:, None]
+    of_priority["resume_offset_bytes"] = config.resume_offset_bytes
+    for p in range(PRIORITIES):
+        mine = config.rules(p)
+        static_bytes = config.static_threshold_bytes if mine.static_threshold_bytes is None else (
+            mine.static_threshold_bytes)  # fmt: skip
+        of_priority["alpha_q16"][:, p] = round((config.alpha if mine.alpha is None else mine.alpha) * 65_536)
+        of_priority["static_bytes"][:, p] = NEVER if static_bytes is None else static_bytes
+        if p in priorities:
+            reserve_bytes = config.reserve_bytes if mine.reserve_bytes is None else mine.reserve_bytes
+            of_priority["reserve_bytes"][:, p] = reserve_bytes
+        of_priority["is_lossless"][:, p] = p in lossless
+    ports_of = np.bincount(topology.port_switch[ports], minlength=topology.switches)
+    reserved_bytes = ports_of * of_priority["reserve_bytes"].sum(axis=1)
+    shared = np.zeros(2 * topology.switches, SHARED)
+    free_bytes = config.buffer_bytes - switches["headroom_limit_bytes"] - reserved_bytes
+    lossy_bytes = np.zeros_like(free_bytes)
+    if config.lossy_fraction is not None:
+        lossy_bytes = (free_bytes * config.lossy_fraction).astype(np.int64)
+        of_priority["shared"] += of_priority["is_lossless"] == 0
+    shared["limit_bytes"][0::2] = free_bytes - lossy_bytes
+    shared["limit_bytes"][1::2] = lossy_bytes
+    _check_room(config, profile.name, switches, reserved_bytes, frame_bytes)
+    return Memory(switches, shared, rules, ingress)
+
+
+def _check_room(
+    config: SwitchConfig, transport: str, switches: np.ndarray, reserved_bytes: np.ndarray, frame_bytes: int
+) -> None:
+    """Each pool needs room for two frames."""
+    headroom_bytes, reserve_bytes = int(switches["headroom_limit_bytes"].max()), int(reserved_bytes.max())
+    part = 1.0 if config.lossy_fraction is None else min(config.lossy_fraction, 1 - config.lossy_fraction)
+    least = int((switches["headroom_limit_bytes"] + reserved_bytes).max()) + -int(-2 * frame_bytes // part)
+    if config.buffer_bytes < least:
+        parts = [f"{headroom_bytes} for PFC headroom"] if headroom_bytes else []
+        parts += [f"{reserve_bytes} for reserves"] if reserve_bytes else []
+        needs = f"{', '.join(parts)} and room for two frames" if parts else "two frames"
+        needs += " in either pool" if config.lossy_fraction is not None else ""
+        raise ConfigError(
+            f"switch.buffer_bytes: {config.buffer_bytes} is too small for {transport}, which needs {needs}; raise it "
+            f"to {least} at least"
+        )
+
+
+def _check_quanta(pause_quanta: int, frame_bytes: int, priorities: int) -> None:
+    """A renewal goes out when half of a pause has passed, and may then wait for a frame and for other PFC frames."""
+    least = (frame_bytes + (priorities - 1) * PFC_WIRE_BYTES) // 32 + 1
+    if pause_quanta < least:
+        raise ConfigError(
+            f"switch.pause_quanta: {pause_quanta} end before a pause can be renewed behind a frame of {frame_bytes} "
+            f"bytes; raise it to {least} at least, or set switch.headroom_bytes yourself"
+        )
+
+
+def share_lines(config: SwitchConfig, topology: Topology, frame_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """DWRR rows, and int16 (ports,) with a bit for each priority that has a weight: at switches alone.
+
+    The smallest weight is worth one of the largest frames a turn.
+    """
+    weights = {p: rules.weight for p, rules in config.priorities.items() if rules.weight is not None}
+    weighted = np.zeros(len(topology.port_names), np.int16)
+    if not weights:
+        return np.zeros(1, DWRR), weighted
+    weighted[topology.port_switch >= 0] = sum(1 << p for p in weights)
+    rows = np.zeros(len(topology.port_names), DWRR)
+    for p, weight in weights.items():
+        rows["quantum_bytes"][:, p] = -(-frame_bytes * weight // min(weights.values()))
+    return rows, weighted
+
+
+def set_marking(ecn: EcnConfig | None, topology: Topology, seed: int, *, is_step: bool) -> np.ndarray:
+    """MARKING rows, one a port; only those of switches mark. ``is_step``: by DCTCP's K where no threshold is given."""
+    rows = no_marking(len(topology.port_names))
+    if ecn is not None:
+        for i in np.flatnonzero(topology.port_switch >= 0).tolist():
+            kmin, kmax, pmax = ecn.thresholds(int(topology.rate_bps[i]))
+            if is_step and ecn.kmin_bytes is None:
+                kmin = kmax = step_threshold(int(topology.rate_bps[i]))
+            turn = name_hash(seed, "ecn", topology.port_names[i]) & 0xFFFFFFFF
+            rows[i] = (kmin, kmax, round(pmax * 2**32), turn, 0)
+    return rows

@@ -130,7 +130,7 @@ def lone_flows(draw: st.DrawFn) -> dict[str, Any]:
         # A timeout below the round trip would resend what is not lost.
         ttpoe={"mtu_bytes": mtu, "window_bytes": window, "handshake": draw(st.booleans()),
                "shared_window": draw(st.booleans()), "rto_min_ps": "1s", "rto_initial_ps": "1s", "rto_max_ps": "1s",
-               "tail_loss_probe": False},
+               "tail_loss_probe": False, "initial_window_packets": 1_000_000, "target_delay_ps": "1s"},
         roce={"mtu_bytes": mtu, "window_bytes": draw(st.sampled_from([None, window])), "ack_every_packets": every,
               "rto_exponent": 25},
         tcp={"mtu_bytes": mtu, "window_bytes": window, "ack_every_packets": every, "rto_min_ps": "1s",

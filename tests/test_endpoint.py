@@ -16,11 +16,14 @@ from ttpoe.endpoint import Endpoint
 from ttpoe.errors import LocalProtocolError
 from ttpoe.fsm import Opcode, State
 from ttpoe.impair import Impairment
+from ttpoe.link import Link
 from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_MS, PS_PER_S
 from ttpoe.wire import build, make_header, parse
 
-SMALL = EndpointConfig(mtu_bytes=64, window_bytes=1024, send_buffer_bytes=4096, receive_buffer_bytes=4096)
+SMALL = EndpointConfig(
+    mtu_bytes=64, window_bytes=1024, send_buffer_bytes=4096, receive_buffer_bytes=4096, idle_timeout_ps=NEVER
+)
 
 
 def frame(opcode: int, *, tx: int = 0, rx: int = 0, payload: bytes = b"", src=MAC_A, dst=MAC_B, vc=2, **fields):
@@ -207,15 +210,15 @@ def test_stranger_opens_only_where_somebody_listens():
     assert endpoint.accept() is None
 
 
-@pytest.mark.parametrize("limit", ["max_links", "backlog"])
-def test_opens_beyond_the_bound_are_refused(limit):
-    endpoint = Endpoint(MAC_B, EndpointConfig(**{limit: 20}))
+def test_opens_beyond_the_backlog_are_refused():
+    endpoint = Endpoint(MAC_B, EndpointConfig(backlog=20))
     endpoint.is_listening = True
     opens = [frame(Opcode.OPEN, tx=1, src=MAC_A + 256 * n) for n in range(25)]
     endpoint.receive(opens, 0)
     assert len(endpoint.links) == 20
     said = [parse(bytes(out)).header[0]["opcode"] for out in iter(lambda: endpoint.poll_transmit(0), None)]
     assert said == [Opcode.OPEN_ACK] * 20 + [Opcode.OPEN_NACK] * 5
+    assert endpoint.drops() == {"open_refused": 5}
 
 
 def test_refused_connect_tells_the_owner():
@@ -283,14 +286,6 @@ def test_connect_checks_its_arguments(mac, vc, message):
         Endpoint(MAC_A).connect(mac, vc, 0)
 
 
-def test_too_many_links_of_our_own():
-    endpoint = Endpoint(MAC_A, EndpointConfig(max_links=2))
-    endpoint.connect(MAC_B, 0, 0)
-    endpoint.connect(MAC_B, 1, 0)
-    with pytest.raises(LocalProtocolError, match="max_links"):
-        endpoint.connect(MAC_B, 2, 0)
-
-
 def test_both_connect_at_once():
     pair = WirePair()
     a, b = pair.a.connect(MAC_B, 2, 0), pair.b.connect(MAC_A, 2, 0)
@@ -330,9 +325,29 @@ def test_forgotten_link_is_down_for_the_peer():
     assert "does not know this link" in str(link.error)
 
 
+def test_link_lost_right_after_the_proof_is_down_within_two_longest_timeouts():
+    """All that is in flight was first sent before the peer was known to be open; the retry limit would take 14 s."""
+    pair = WirePair()
+    link = pair.a.connect(MAC_B, 2, 0)
+    pair.settle()
+    link.submit(b"x" * 10_000)
+    pair.step()
+    accepted = pair.b.accept()
+    assert accepted is not None
+    first = pair.b.poll_transmit(pair.now_ps)  # the ACK of the first frame alone gets through
+    assert first is not None
+    pair.b.forget(accepted)
+    pair.a.receive([bytes(first)], pair.now_ps)
+    while (frame := pair.b.poll_transmit(pair.now_ps)) is not None:
+        assert parse(bytes(frame)).header[0]["opcode"] == Opcode.ACK
+    lost_ps = pair.now_ps
+    pair.run()
+    assert link.field("failure") == Failure.LINK_DOWN
+    assert pair.now_ps - lost_ps < 2 * EndpointConfig().rto_max_ps
+
+
 def test_peer_death_is_told_within_the_bound():
-    config = EndpointConfig()
-    pair = WirePair(config)
+    pair = WirePair()
     link = pair.a.connect(MAC_B, 2, 0)
     pair.settle()
     link.submit(b"hello")
@@ -369,6 +384,8 @@ def test_restarted_peer_ends_the_old_link_and_opens_a_new_one():
     pair.a = Endpoint(MAC_A, draw_seq=lambda: 777_777)
     reborn = pair.a.connect(MAC_B, 2, pair.now_ps)
     pair.settle()
+    pair.wait()  # its OPEN comes again
+    pair.settle()
     assert pair.b.poll_event() == (old, LinkEvent.FAILED)
     assert old.field("failure") == Failure.PEER_RESTARTED
     assert old.read() == b"old life"
@@ -388,8 +405,10 @@ def test_restarted_peer_is_refused_where_nobody_listens():
     old = pair.b.accept()
     assert old is not None
     pair.b.is_listening = False
-    assert answers(pair.b, frame(Opcode.OPEN, tx=50)) == [(Opcode.OPEN_NACK, 0, 50)]
+    assert answers(pair.b, frame(Opcode.OPEN, tx=50)) == [(Opcode.PAYLOAD, 1000, 0)], "do you still have the link?"
+    assert answers(pair.b, frame(Opcode.NACK_NOLINK, rx=1000)) == []
     assert old.field("failure") == Failure.PEER_RESTARTED
+    assert answers(pair.b, frame(Opcode.OPEN, tx=50)) == [(Opcode.OPEN_NACK, 0, 50)]
 
 
 def test_link_that_ended_before_it_was_accepted_can_be_read():
@@ -464,20 +483,60 @@ def test_shared_window_bounds_all_links_together():
         link.submit(bytes(1000))
     frames = list(iter(lambda: pair.a.poll_transmit(pair.now_ps), None))
     assert len(frames) == 1024 // 64
-    pair.a.forget(links[0])
+    pair.a.forget(links[1])  # REQ_HI had all of it
     assert pair.a.poll_transmit(pair.now_ps) is not None, "what a forgotten link held is free for others"
 
 
-def test_links_take_turns():
-    config = dataclasses.replace(SMALL, burst_frames=2)
-    pair = WirePair(config)
-    links = [pair.a.connect(MAC_B, vc, 0) for vc in range(3)]
-    pair.settle()
+def open_endpoint(peers: list[tuple[int, int]], config: EndpointConfig = SMALL) -> tuple[Endpoint, list[Link]]:
+    """An endpoint with links to peers, given as MAC and channel, all open."""
+    endpoint = Endpoint(MAC_A, config, draw_seq=lambda: 1000)
+    links = [endpoint.connect(mac, vc, 0) for mac, vc in peers]
+    endpoint.receive([frame(Opcode.OPEN_ACK, tx=1, rx=1000, src=mac, dst=MAC_A, vc=vc) for mac, vc in peers], 0)
+    while endpoint.poll_transmit(0) is not None:
+        pass
+    assert {link.state for link in links} == {State.OPEN}
+    return endpoint, links
+
+
+def sent_to(endpoint: Endpoint) -> list[tuple[int, int]]:
+    """Peers and channels of all that may be sent, in order."""
+    headers = [parse(bytes(out)).header[0] for out in iter(lambda: endpoint.poll_transmit(0), None)]
+    return [(int(header["dst_mac"]), int(header["vc"])) for header in headers]
+
+
+def test_links_of_a_channel_take_turns():
+    peers = [(MAC_B + n, 2) for n in range(3)]
+    endpoint, links = open_endpoint(peers, dataclasses.replace(SMALL, burst_frames=2))
     for link in links:
         link.submit(bytes(64 * 6))
-    channels = [parse(bytes(out)).header[0]["vc"] for out in iter(lambda: pair.a.poll_transmit(pair.now_ps), None)]
-    assert sorted(channels[:6]) == [0, 0, 1, 1, 2, 2]
-    assert channels[:6] == channels[6:12] == channels[12:]
+    sent = sent_to(endpoint)
+    assert sorted(sent[:6]) == [peer for peer in peers for _ in range(2)]
+    assert sent[:6] == sent[6:12] == sent[12:]
+
+
+def test_requests_go_before_data():
+    """REQ_HI before REQ_LO before DATA, also before what waits already; within a channel all are served."""
+    endpoint, links = open_endpoint([(MAC_B + n, vc) for vc in (2, 0, 1) for n in range(2)])
+    for link in links:
+        link.submit(bytes(64 * 3))
+    sent = sent_to(endpoint)
+    assert [vc for _, vc in sent] == [1] * 6 + [0] * 6 + [2] * 6
+    assert {mac for mac, _ in sent[:6]} == {mac for mac, _ in sent[12:]} == {MAC_B, MAC_B + 1}
+
+
+def test_a_request_waits_for_one_burst_at_most():
+    endpoint, (data, request) = open_endpoint([(MAC_B, 2), (MAC_B, 1)], dataclasses.replace(SMALL, burst_frames=4))
+    data.submit(bytes(64 * 16))
+    assert endpoint.poll_transmit(0) is not None
+    request.submit(b"urgent")
+    assert [vc for _, vc in sent_to(endpoint)] == [2] * 3 + [1] + [2] * 12
+
+
+def test_a_full_window_of_requests_does_not_starve_data():
+    endpoint, (data, request) = open_endpoint([(MAC_B, 2), (MAC_B, 1)])
+    request.submit(bytes(4096))
+    data.submit(bytes(64))
+    assert [vc for _, vc in sent_to(endpoint)] == [1] * 16 + [2]
 
 
 def test_links_keep_their_own_books_of_what_is_in_flight():
@@ -542,7 +601,11 @@ def test_timeout_called_early_does_nothing():
         ({"rto_min_ps": 0}, "rto_min_ps 0"),
         ({"rto_max_ps": 1}, "rto_max_ps 1 "),
         ({"retry_limit": 0}, "retry_limit is 0"),
-        ({"max_links": 0}, "max_links is 0"),
+        ({"tag_sets": 0}, "tag_sets is 0"),
+        ({"tag_sets": 3}, "tag_sets is 3; it must be a power of two"),
+        ({"tag_ways": 0}, "tag_ways is 0"),
+        ({"idle_timeout_ps": 0}, "idle_timeout_ps is 0"),
+        ({"victim_idle_ps": 2**63}, "victim_idle_ps is 9"),
         ({"backlog": 0}, "backlog is 0"),
         ({"burst_frames": 0}, "burst_frames is 0"),
     ],

@@ -328,3 +328,14 @@ def test_addresses():
     assert [ipv4.is_unicast(ipv4.parse_ipv4(text)) for text in ("10.0.0.1", "1.0.0.0", "223.255.255.255")] == [True] * 3
     for text in ("0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255"):
         assert not ipv4.is_unicast(ipv4.parse_ipv4(text))
+
+
+def test_a_checksum_of_zero_has_two_forms():
+    """One's complement arithmetic has two zeros, and RFC 1624 tells of routers that write the other one."""
+    bare = patched(patched(OPEN, 24, "0000"), 18, "0000")
+    zero = patched(bare, 18, f"{0xFFFF - rfc1071(bare[14:34]):04x}")
+    assert with_checksum(zero) == zero
+    for checksum in ("0000", "ffff"):
+        assert ipv4.build(ipv4.parse(patched(zero, 24, checksum)).header) == patched(zero, 24, checksum)
+    with pytest.raises(FrameError, match="IP_CHECKSUM"):
+        ipv4.parse(patched(zero, 24, "0001"))

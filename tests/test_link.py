@@ -14,6 +14,7 @@ from ttpoe.errors import (
     PeerRestartedError,
     PeerUnreachableError,
     RemoteProtocolError,
+    VictimError,
     check_status,
     failure_error,
 )
@@ -102,6 +103,28 @@ def test_submit_after_close_is_our_fault():
         link.submit(b"x")
 
 
+def test_submit_after_the_peers_close_is_no_fault_of_ours():
+    pair, link, accepted = open_pair()
+    accepted.submit(b"on its way")
+    pair.a.close(link, pair.now_ps)
+    pair.step()
+    assert accepted.state is State.CLOSE_RECD
+    with pytest.raises(ClosedByPeerError, match="98:ed:5c:00:00:01 vc 2 has closed the link"):
+        accepted.submit(b"x")
+    pair.run()
+    assert accepted.has_ended
+    assert accepted.error is None
+    with pytest.raises(ClosedByPeerError, match="has closed the link"):
+        accepted.submit(b"x")
+
+
+def test_submit_to_a_link_that_was_forgotten_is_our_fault():
+    pair, link, _ = open_pair()
+    pair.a.forget(link)
+    with pytest.raises(LocalProtocolError, match="is closed"):
+        link.submit(b"x")
+
+
 def test_submit_after_failure_raises_the_peers_error():
     pair, link, _ = open_pair()
     pair.is_cut = True
@@ -119,6 +142,7 @@ def test_submit_after_failure_raises_the_peers_error():
         (Failure.LINK_DOWN, LinkDownError),
         (Failure.PEER_RESTARTED, PeerRestartedError),
         (Failure.CLOSED_UNSENT, ClosedByPeerError),
+        (Failure.VICTIM, VictimError),
     ],
 )
 def test_every_failure_has_a_sentence(failure, kind):
@@ -131,7 +155,7 @@ def test_every_failure_has_a_sentence(failure, kind):
 
 def test_no_failure_is_no_error():
     assert failure_error(Failure.NONE, "somebody", 0) is None
-    assert {failure.value for failure in Failure} == set(range(6)), "a failure without a row in the test above"
+    assert {failure.value for failure in Failure} == set(range(7)), "a failure without a row in the test above"
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status < 0])

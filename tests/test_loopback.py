@@ -150,6 +150,35 @@ def test_undetected_corruption_is_told():
     assert report["frames_impaired"]["corrupted"] > 0
 
 
+def test_a_slow_reader_is_waited_for():
+    result = run("--size", "1MB", "--window", "50kB", "--drain-rate", "40M", "--json")
+    report = json.loads(result.stdout)
+    assert result.returncode == 0, report["reason"]
+    assert report["sha256_sent"] == report["sha256_received"]
+    assert report["nack_fulls"] > 0
+    assert report["goodput_gbps"] <= 0.0441, "the last 64 KiB of 1 MB are taken without a wait behind them"
+
+
+@pytest.mark.parametrize("mode", [[], ["--ipv4"]], ids=["ethernet", "ipv4"])
+def test_an_interface_that_goes_down_and_comes_back(mode):
+    """The reader is slow, so that the transfer is still under way then."""
+    result = run("--size", "4MB", "--drain-rate", "80M", "--unplug", "100ms:500ms", "--json", *mode)
+    report = json.loads(result.stdout)
+    assert result.returncode == 0, report["reason"]
+    assert report["sha256_sent"] == report["sha256_received"]
+    assert report["send_drops"] > 0
+
+
+@pytest.mark.parametrize("mode", [[], ["--ipv4"]], ids=["ethernet", "ipv4"])
+def test_pauses_are_honoured_and_counted(mode):
+    result = run("--size", "2MB", "--drain-rate", "80M", "--pause", "10ms:1ms", "--json", *mode)
+    report = json.loads(result.stdout)
+    assert result.returncode == 0, report["reason"]
+    assert report["sha256_sent"] == report["sha256_received"]
+    assert report["pauses"] > 0
+    assert 0 < report["paused_us"] <= 1001 * report["pauses"], "1 ms, in quanta of 51.2 ns"
+
+
 def test_jumbo_payloads():
     result = run("--size", "1MB", "--mtu", "9000", "--json")
     assert result.returncode == 0, result.stderr
@@ -214,11 +243,17 @@ def test_a_dead_line_ends_by_the_retry_limit():
         (["--flap", "1s"], "--flap"),
         (["--flap", "0s:1s"], "--flap"),
         (["--flap", "1s:x"], "--flap"),
+        (["--unplug", "1s"], "--unplug"),
+        (["--pause", "1ms:2ms"], "--pause"),
+        (["--pause", "10ms:4ms"], "--pause"),
+        (["--pause", "10ms:0ms"], "--pause"),
+        (["--drain-rate", "0"], "--drain-rate"),
         (["--size", "0"], "--size"),
         (["--size", "1XB"], "--size"),
         (["--mtu", "65490"], "--mtu"),
         (["--mtu", "0"], "--mtu"),
         (["--mtu", "1024", "--window", "1000"], "--window"),
+        (["--mtu", "1025", "--profile", "reference"], "--mtu is 1025; the reference module takes at most 1024"),
         (["--vc", "3"], "--vc"),
         (["--seed", "-1"], "--seed"),
         (["--timeout", "3"], "--timeout"),

@@ -225,6 +225,43 @@ def test_nack_nolink_of_an_id_not_out_is_a_strangers_guess(seq):
     assert (rig.state, rig["dropped_lost"]) == (OPEN, 1)
 
 
+def test_nack_nolink_of_what_was_in_flight_at_the_proof_counts_once_it_was_sent_again_long_after():
+    """rto_max_ps after the proof no answer from before it is on its way; what a timeout sends again then counts."""
+    rig = Rig(rto_initial_ps=100, rto_max_ps=400)
+    rig.feed(Op.OPEN, 500)
+    rig.submit(300)
+    rig.poll()
+    rig.now_ps = 50
+    rig.feed(Op.ACK, 0, 1001)  # the proof: rto is 56, from a round trip of 50
+    believed_at_ps = 0
+    while not believed_at_ps:
+        rig.timeout()
+        assert [seq for seq, _ in rig.poll()] == [1002, 1003]
+        rig.feed(Op.NACK_NOLINK, 0, 77)  # a stranger's guess never counts
+        assert rig.state is OPEN
+        rig.feed(Op.NACK_NOLINK, 0, 1002)
+        if rig.state is CLOSED:
+            believed_at_ps = rig.now_ps
+    assert rig.failure is Failure.LINK_DOWN
+    assert believed_at_ps - 50 >= 400
+    assert rig["retries"] < 5
+
+
+def test_nack_nolink_counts_only_for_what_was_sent_again():
+    """After the step back an answer to the first pass names an id that this pass has not reached."""
+    rig = Rig(rto_initial_ps=100, rto_max_ps=100)
+    rig.feed(Op.OPEN, 500)
+    rig.submit(300)
+    rig.poll()
+    rig.feed(Op.PAYLOAD, 501, 0, 10)
+    rig.timeout()
+    assert rig.poll(most=1) == [(1001, 100)]
+    rig.feed(Op.NACK_NOLINK, 0, 1002)
+    assert rig.state is OPEN
+    rig.feed(Op.NACK_NOLINK, 0, 1001)
+    assert rig.failure is Failure.LINK_DOWN
+
+
 # Closing
 
 

@@ -205,6 +205,24 @@ def test_a_receiver_that_is_killed_is_noticed(machines):
 
 
 @root
+def test_a_receiver_that_is_killed_and_started_anew(machines):
+    """The sender learns at once that its link is gone, and the new receiver takes the next file."""
+    a, b = machines
+    recv = b.start("recv", "--out", "big", "--once", "--ipv4")
+    send = a.start("send", "/dev/zero", "--to", "10.0.0.2")
+    wait_for(lambda: any((b.folder / name).stat().st_size > 10_000 for name in b.files()))
+    recv.kill()
+    recv.communicate()
+    (a.folder / "x").write_bytes(b"new life" * 100_000)
+    recv = b.start("recv", "--out", "second", "--once", "--ipv4")
+    [(status, _, err)] = ended(send)
+    assert (status, "does not know this link any more" in err) == (3, True), err
+    [(status, _, err), (recv_status, _, recv_err)] = ended(a.start("send", "x", "--to", "10.0.0.2"), recv)
+    assert (status, recv_status) == (0, 0), err + recv_err
+    assert (b.folder / "second").read_bytes() == b"new life" * 100_000
+
+
+@root
 def test_a_sender_that_is_killed_is_given_up(machines):
     a, b = machines
     recv = b.start("recv", "--out", "big", "--once", "--timeout", "1s")
@@ -283,6 +301,7 @@ async def test_what_a_malicious_sender_can_do(machines, data, status, message, f
         (["send", os.devnull, "--to", "host"], 2, "'host' is no address"),
         (["send", os.devnull], 2, "--to"),
         (["send", os.devnull, "--to", "10.0.0.2", "--mtu", "1024", "--window", "1kB"], 2, "--window"),
+        (["recv", "--out", "x", "--mtu", "4kB", "--profile", "reference"], 2, "takes at most 1024"),
         (["send", os.devnull, "--to", "10.0.0.1"], 1, "10.0.0.1 is not the address of one peer"),
         (["send", os.devnull, "--to", "10.0.0.2", "--interface", "eth9"], 1, "there is no interface 'eth9'"),
         (["recv"], 2, "--out"),

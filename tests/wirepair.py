@@ -24,6 +24,7 @@ class WirePair:
         draw_seq: Callable[[], int] = lambda: 1000,
         impairments: tuple[Impairment, Impairment] | None = None,
     ) -> None:
+        config = config or EndpointConfig(idle_timeout_ps=NEVER)  # so that there is an end to what runs
         self.a = Endpoint(MAC_A, config, draw_seq=draw_seq)
         self.b = Endpoint(MAC_B, config, draw_seq=draw_seq)
         self.b.is_listening = True

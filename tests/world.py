@@ -435,7 +435,8 @@ class World:
             raise Violation("in flight without a timer")
         if state == State.OPEN_RECD:
             raise Violation("rests in OPEN_RECD")
-        if armed and c["timer_at_ps"] - self.now_ps > self.script.rto_max_ps:
+        repeats = armed and c["timer_at_ps"] == c["repeat_at_ps"] and state == State.OPEN and not outstanding
+        if armed and not repeats and c["timer_at_ps"] - self.now_ps > self.script.rto_max_ps:
             raise Violation("a timer beyond rto_max")
         if c["has_ended"] and state != State.CLOSED:
             raise Violation("an ended link lives again")

@@ -21,18 +21,21 @@ from ttpoe import ipv4, wire
 from ttpoe.constants import (
     ETHERNET_HEADER_BYTES,
     ETHERTYPE_IPV4,
+    ETHERTYPE_MAC_CONTROL,
     ETHERTYPE_QINQ,
     ETHERTYPE_TTPOE,
     ETHERTYPE_VLAN,
     HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
+    OPCODE_PAUSE,
+    OPCODE_PFC,
     UDP_PORT,
 )
 from ttpoe.constants import IP_PROTOCOL_UDP as UDP
 from ttpoe.fsm import Opcode
+from ttpoe.pause import parse_mac_control
 
-ETHERTYPE_IPV6, ETHERTYPE_MAC_CONTROL, ETHERTYPE_ROCEV1 = 0x86DD, 0x8808, 0x8915
-OPCODE_PAUSE, OPCODE_PFC = 0x0001, 0x0101
+ETHERTYPE_IPV6, ETHERTYPE_ROCEV1 = 0x86DD, 0x8915
 ROCEV2_PORT = 4791
 
 KINDS = ("ttpoe", "rocev2", "pfc", "pause", "other")
@@ -242,22 +245,15 @@ class Dissector:
 
 
 def _mac_control(data: bytes, start: int, src: str, dst: str) -> Dissection:
-    body = data[start:]
-    if len(body) < 2:
-        return Dissection("other", "MAC control", src, dst, note="too short")
-    opcode = body[0] << 8 | body[1]
+    opcode, pause = parse_mac_control(data[start:])
     if opcode == OPCODE_PAUSE:
-        if len(body) < 4:
-            return Dissection("pause", "PAUSE", src, dst, note="too short")
-        return Dissection("pause", "PAUSE", src, dst, pause={-1: body[2] << 8 | body[3]})
-    if opcode != OPCODE_PFC:
-        return Dissection("other", f"MAC control 0x{opcode:04x}", src, dst)
-    if len(body) < 20:
-        return Dissection("pfc", "PFC", src, dst, note="too short")
-    vector, *times = struct.unpack_from(">9H", body, 2)
-    pause = {priority: quanta for priority, quanta in enumerate(times) if vector >> priority & 1}
-    note = None if pause else "names no priority"
-    return Dissection("pfc", "PFC", src, dst, pause=pause, note=note)
+        return Dissection("pause", "PAUSE", src, dst, pause=pause, note="too short" if pause is None else None)
+    if opcode == OPCODE_PFC:
+        note = "too short" if pause is None else None if pause else "names no priority"
+        return Dissection("pfc", "PFC", src, dst, pause=pause, note=note)
+    if opcode < 0:
+        return Dissection("other", "MAC control", src, dst, note="too short")
+    return Dissection("other", f"MAC control 0x{opcode:04x}", src, dst)
 
 
 def _ipv6(data: bytes, length: int, start: int, src: str, dst: str) -> Dissection:

@@ -40,25 +40,16 @@ from emulator.packet import PFC
 from emulator.roce import ACKNOWLEDGE, CNP, PSN_MASK, WRITE_FIRST, WRITE_LAST, WRITE_ONLY
 from emulator.selective import SACK_SHIFT
 from emulator.world import ROCE, TCP, TTPOE
-from traces.dissect import (
-    ETHERTYPE_IPV4,
-    ETHERTYPE_MAC_CONTROL,
-    ETHERTYPE_ROCEV1,
-    OPCODE_PFC,
-    ROCEV2_PORT,
-    UDP,
-    icrc_head,
-    icrc_head_v1,
-)
+from traces.dissect import ETHERTYPE_IPV4, ETHERTYPE_ROCEV1, ROCEV2_PORT, UDP, icrc_head, icrc_head_v1
 from traces.pcap import PcapngWriter
 from traces.tcp_frames import PAYLOAD_OFFSET as TCP_PAYLOAD_OFFSET
 from traces.tcp_frames import TcpFrames
 from ttpoe import wire
 from ttpoe.constants import MIN_ETHERNET_BYTES, TESLA_OUI
 from ttpoe.fsm import Opcode
+from ttpoe.pause import build_pause
 
 SWITCH_OUI = 0x025357
-PFC_DESTINATION = bytes.fromhex("0180c2000001")
 FIRST_QPN = 256
 MAX_DMA_BYTES = 2**31
 """IBTA's longest message. A longer one would be several WRITEs on a NIC; its RETH says this."""
@@ -189,11 +180,7 @@ class FrameBuilder:
         return _flip_bit(built, first, *frame[2:]) if is_corrupted else built
 
     def _build_pfc(self, port: int, priority: int, quanta: int) -> bytes:
-        times = [0] * 8
-        times[priority] = quanta
-        head = PFC_DESTINATION + self._port_macs[port].to_bytes(6, "big")
-        body = struct.pack(">3H8H", ETHERTYPE_MAC_CONTROL, OPCODE_PFC, 1 << priority, *times)
-        return (head + body).ljust(MIN_ETHERNET_BYTES, b"\0")
+        return build_pause(self._port_macs[port], {priority: quanta})
 
     def _build_ttpoe(self, end: int, opcode: int, vc: int, tx_seq: int, rx_seq: int, payload_bytes: int) -> bytes:
         key = (end, opcode, vc, payload_bytes)

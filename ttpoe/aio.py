@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import time
-from types import TracebackType
-from typing import Self
 
+from ttpoe.clock import loop_time_s, now_ps
 from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import BATCH_FRAMES, Endpoint, warm_up
 from ttpoe.errors import InterfaceError, LocalProtocolError, TTPoEError
@@ -20,9 +18,10 @@ from ttpoe.inlet import Inlet, Tap
 from ttpoe.ipv4 import format_ipv4, parse_ipv4
 from ttpoe.link import Link
 from ttpoe.machine import MAX_ANSWERS
+from ttpoe.port import Port
 from ttpoe.rawsock import RawSocket
-from ttpoe.stream import Listener, Stream
-from ttpoe.units import NEVER, PS_PER_NS, PS_PER_S
+from ttpoe.stream import Closing, Listener, Stream
+from ttpoe.units import NEVER
 from ttpoe.wire import Mode, format_mac, parse_mac
 
 _BATCHES_PER_TURN = 4  # then the loop serves others: readers must not starve behind a busy socket
@@ -30,11 +29,7 @@ _SENDS_PER_TURN = 32  # a NACK is then heeded before much more is sent behind th
 _LINGER_S = 0.1  # a lost CLOSE_ACK is asked for again after the peer's timeout, 20 ms on a short path
 
 
-def _now_ps() -> int:
-    return time.monotonic_ns() * PS_PER_NS
-
-
-class AsyncEndpoint:
+class AsyncEndpoint(Closing):
     """An endpoint on an open raw socket, driven by the running event loop. Made by :func:`open_endpoint`.
 
     Parameters
@@ -53,6 +48,8 @@ class AsyncEndpoint:
         Links and counters.
     send_drops : int
         Frames that the interface did not take: its queue was full, or it was down.
+    port : Port
+        What PAUSE and PFC frames have told.
     """
 
     def __init__(
@@ -66,6 +63,7 @@ class AsyncEndpoint:
         self.sans_io = Endpoint(sock.mac, config, ip=sock.ip, slot_bytes=sock.slot_bytes)
         self.send_drops = 0
         self._sock = sock
+        self.port = Port(sock, self.sans_io.config)
         self._inlet = Inlet(self.sans_io, impairment, tap)
         self._tap = tap
         self._loop = asyncio.get_running_loop()
@@ -78,6 +76,8 @@ class AsyncEndpoint:
         self._unsent: bytes | None = None  # the frame that the socket had no room for
         self._last_end_s = float("-inf")
         self._loop.add_reader(sock, self._turn)
+        if sock.control_sock is not None:
+            self._loop.add_reader(sock.control_sock, self._turn)
 
     @property
     def mac(self) -> int:
@@ -119,9 +119,9 @@ class AsyncEndpoint:
             self.sans_io.check_peer_ip(ip)
             mac = await self._sock.resolve(ip)
             self._check_open()
-            link = self.sans_io.connect(mac, vc, _now_ps(), peer_ip=ip)
+            link = self.sans_io.connect(mac, vc, now_ps(), peer_ip=ip)
         else:
-            link = self.sans_io.connect(parse_mac(peer) if isinstance(peer, str) else peer, vc, _now_ps())
+            link = self.sans_io.connect(parse_mac(peer) if isinstance(peer, str) else peer, vc, now_ps())
         stream = self._streams[link] = Stream(self, link)
         self._flush()
         try:
@@ -192,22 +192,13 @@ class AsyncEndpoint:
         if self._error is None:
             self._fail(LocalProtocolError(f"the endpoint on {self.interface} is closed"))
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            await self.close()
-        else:
-            self.abort()
-
     def _fail(self, error: TTPoEError) -> None:
         """Stop driving and tell every owner."""
         self._error = error
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
+        if self._sock.control_sock is not None:
+            self._loop.remove_reader(self._sock.control_sock)
         if self._timer is not None:
             self._timer.cancel()
         self._sock.close()
@@ -229,13 +220,15 @@ class AsyncEndpoint:
         counts = self.sans_io.drops()
         counts["vlan_tagged"] = counts.get("vlan_tagged", 0) + self._sock.vlan_tagged
         counts["kernel"] = self._sock.kernel_drops
+        if self.port.pause is not None:
+            counts["mac_control_malformed"] = self.port.pause.malformed
         return {name: count for name, count in counts.items() if count}
 
     # For streams
 
     def close_link(self, link: Link) -> None:
         """Close a link in order."""
-        self.sans_io.close(link, _now_ps())
+        self.sans_io.close(link, now_ps())
         self._flush()
 
     def forget_link(self, link: Link) -> None:
@@ -270,21 +263,27 @@ class AsyncEndpoint:
             except OSError as error:
                 if self._is_fatal(error):
                     return
-            if self._inlet.take(n, _now_ps()):
+            if self._inlet.take(n, now_ps()):
                 self.schedule_turn()
             self._flush()
             if n < BATCH_FRAMES or self._error is not None:
                 break
 
     def _flush(self) -> None:
-        """Send all answers, then PAYLOAD until there is none, the socket would block, or it is others' turn."""
+        """Send all answers, then PAYLOAD until there is none, the socket would block, or it is others' turn.
+
+        Nothing at all goes out of a paused port, not even answers: PAUSE stops all frames, and PFC their priority.
+        """
         self._spread_events()
+        if self.port.is_paused():
+            self._arm_timer()
+            return
         send, poll_transmit, tap = self._sock.send, self.sans_io.poll_transmit, self._tap
-        now_ps = _now_ps()
+        at_ps = now_ps()
         frame: bytes | memoryview | None = self._unsent
         self._unsent = None
         for _ in range(self.sans_io.answers_waiting + _SENDS_PER_TURN):
-            if frame is None and (frame := poll_transmit(now_ps)) is None:
+            if frame is None and (frame := poll_transmit(at_ps)) is None:
                 break
             try:
                 send(frame)
@@ -328,21 +327,26 @@ class AsyncEndpoint:
 
     def _arm_timer(self) -> None:
         """Have a timer fire at the earliest deadline, or before: then it is armed anew."""
-        if self.sans_io.answers_room < MAX_ANSWERS:
+        deadline_ps = self.sans_io.next_deadline_ps()
+        pause = self.port.pause
+        if pause is not None and pause.is_paused(now_ps()):
+            deadline_ps = pause.until_ps  # timeouts wait: what they would send again may not go out
+        elif self.sans_io.answers_room < MAX_ANSWERS:
             return  # nothing can be done about a timeout until the socket takes frames again
-        deadline_ps = min(self.sans_io.next_deadline_ps(), self._inlet.next_deadline_ps())
+        deadline_ps = min(deadline_ps, self._inlet.next_deadline_ps())
         if deadline_ps < self._timer_at_ps:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at_ps = deadline_ps
-            self._timer = self._loop.call_at(deadline_ps / PS_PER_S, self._on_timer)
+            self._timer = self._loop.call_at(loop_time_s(deadline_ps), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         self._turn()  # on a busy host the answer that the timer waits for may lie in the socket
         self._timer_at_ps = NEVER
         if self._error is None:
-            self.sans_io.handle_timeout(_now_ps())
+            if not self.port.is_paused():
+                self.sans_io.handle_timeout(now_ps())
             self._flush()
 
 
@@ -351,6 +355,7 @@ def open_endpoint(
     config: EndpointConfig | None = None,
     *,
     mode: str = "ethernet",
+    honour_pause: bool = False,
     impairment: Impairment | None = None,
     tap: Tap | None = None,
 ) -> AsyncEndpoint:
@@ -368,6 +373,9 @@ def open_endpoint(
     config : EndpointConfig, optional
     mode : {'ethernet', 'ipv4'}
         Frames of our EtherType, or UDP 420 over IPv4, at the interface's first IPv4 address. A RawSocket has its own.
+    honour_pause : bool
+        Stop sending while a PAUSE or PFC frame says so. Interfaces of real hardware take these frames and do that
+        themselves; this is for virtual ones. A RawSocket has its own.
     impairment : Impairment, optional
         Loses, delays, reorders, doubles and damages received frames. The event loop keeps delays to about 1 ms.
     tap : callable, optional
@@ -383,7 +391,9 @@ def open_endpoint(
     warm_up()
     config = config or EndpointConfig()
     if isinstance(interface, str):
-        sock = RawSocket(interface, mode=Mode[mode.upper()], payload_bytes=config.mtu_bytes)
+        sock = RawSocket(
+            interface, mode=Mode[mode.upper()], payload_bytes=config.mtu_bytes, honour_pause=honour_pause
+        )
     else:
         sock = interface
     return AsyncEndpoint(sock, config, impairment=impairment, tap=tap)

@@ -4,7 +4,8 @@ One call takes a batch of frames from the line through parsing, the link table a
 bytes and gathers the payload; another cuts PAYLOAD frames of one link from its send buffer. Python pays for a call,
 not for a frame. Knows nothing of sockets, clocks and owners.
 
-Row 0 of the LINK array belongs to nobody: it stays CLOSED and answers, from the state tables, for links unknown.
+Row 0 of the LINK array belongs to nobody: it stays CLOSED, like a row that was used before, and answers from the state
+tables for links unknown. So what strangers send costs no memory.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import numpy as np
 from ttpoe._jit import kernel
 from ttpoe.constants import HEADER_BYTES, MIN_FRAME_BYTES, SHIM_LENGTH_BASE, TOTAL_LENGTH_BASE
 from ttpoe.fsm import Opcode, State
+from ttpoe.guard import PASS, WAIT, idle_deadline_ps, on_idle, pick_victim, screen
 from ttpoe.ipv4 import build_ipv4_header, parse_ipv4_header, set_ipv4_lengths
 from ttpoe.machine import MAX_ANSWERS, next_payload_bytes, on_frame, on_timeout, poll_payload
-from ttpoe.state import Failure
+from ttpoe.rules import Rule
+from ttpoe.tagtable import find_row, tag_set
 from ttpoe.units import NEVER
-from ttpoe.wire import Mode, Reason, build_header, parse_header
+from ttpoe.wire import Mode, Reason, build_header, check_transport, parse_header
 
 
 class LinkEvent(IntFlag):
@@ -38,69 +41,40 @@ class Stop(IntEnum):
 
     DONE = 0
     LINK_ENDED = 1  # release its row, then go on
-    STRANGER_OPENS = 2  # an OPEN for no row: give it a row and go on at the same frame, or refuse and skip it
+    STRANGER_OPENS = 2  # an OPEN for no row: give it a row, ``victim``'s if not 0, and go on there; or skip it
     ANSWERS_FULL = 3  # no room for answers: send them first
 
 
 DROPS = (
     *(reason.name.lower() for reason in Reason),
-    "foreign_destination", "bad_source", "unknown_link", "answers_full",
+    "foreign_destination", "bad_source", "unknown_link", "open_refused", "open_waits", "answers_full",
 )  # fmt: skip
 """Names of the counters of refused frames: the reasons of :mod:`ttpoe.wire`, then those of an endpoint."""
-FOREIGN_DESTINATION, BAD_SOURCE, UNKNOWN_LINK, ANSWERS_FULL = range(len(Reason), len(DROPS))
+FOREIGN_DESTINATION, BAD_SOURCE, UNKNOWN_LINK, OPEN_REFUSED, OPEN_WAITS, ANSWERS_FULL = range(len(Reason), len(DROPS))
 
 BATCH = np.dtype(
-    [(name, "i8") for name in ("next_frame", "n_answers", "n_changed", "n_deliveries", "stop")],
+    [(name, "i8") for name in ("next_frame", "n_answers", "n_changed", "n_deliveries", "stop", "victim")],
     align=True,
 )
 """Where a batch stands. ``n_answers`` goes in and out, the rest comes out."""
 
+LIMITS = np.dtype(
+    [(name, "i8") for name in ("set_bits", "idle_timeout_ps", "victim_idle_ps", "takes_opens")], align=True
+)
+"""Of an endpoint: the tag table's sets as a power of two, when a silent peer is asked, when a link may have to go for
+another, and whether a stranger's OPEN may get a row."""
+
+SERVING_ORDER = (1, 0, 2)
+"""Place of each virtual channel: REQ_HI goes before REQ_LO, and that before DATA."""
+
 _OPEN, _PAYLOAD, _S_CLOSED, _S_OPEN = int(Opcode.OPEN), int(Opcode.PAYLOAD), int(State.CLOSED), int(State.OPEN)
-_PEER_RESTARTED = int(Failure.PEER_RESTARTED)
 _E_OPENED, _E_DATA, _E_ACKED = int(LinkEvent.OPENED), int(LinkEvent.DATA), int(LinkEvent.ACKED)
 _E_CLOSED, _E_FAILED = int(LinkEvent.CLOSED), int(LinkEvent.FAILED)
 _DONE, _LINK_ENDED = int(Stop.DONE), int(Stop.LINK_ENDED)
 _STRANGER_OPENS, _STOP_ANSWERS_FULL = int(Stop.STRANGER_OPENS), int(Stop.ANSWERS_FULL)
 _GROUP_BIT = 1 << 40  # of a MAC in an int: multicast and broadcast
 _IPV4 = int(Mode.IPV4)
-
-
-@kernel(export=True)
-def link_key(address, vc):
-    """Key of a link in the table: the peer's address (its IPv4 address in IPv4 mode, else its MAC) and channel."""
-    return (address << 2) | vc
-
-
-@kernel(inline=True)
-def _hash(key):
-    return key ^ (key >> 11) ^ (key >> 27)
-
-
-@kernel
-def find_row(table, key):
-    """Row of a link, or 0. ``table``: int64 (slots, 2) of key and row, slots a power of two, key -1 where free."""
-    mask = len(table) - 1
-    at = _hash(key) & mask
-    while table[at, 0] >= 0:
-        if table[at, 0] == key:
-            return table[at, 1]
-        at = (at + 1) & mask
-    return 0
-
-
-@kernel(export=True)
-def index_rows(keys, table):
-    """Fill ``table`` (modified in place) from ``keys``, the int64 key of each row, negative for a row not in use."""
-    mask = len(table) - 1
-    for at in range(len(table)):
-        table[at, 0] = -1
-    for row in range(1, len(keys)):
-        if keys[row] >= 0:
-            at = _hash(keys[row]) & mask
-            while table[at, 0] >= 0:
-                at = (at + 1) & mask
-            table[at, 0] = keys[row]
-            table[at, 1] = row
+_SHIM_TOO_SHORT, _SHORT_SHIM = int(Reason.SHIM_TOO_SHORT), int(Rule.SHORT_SHIM)
 
 
 @kernel(inline=True)
@@ -167,8 +141,8 @@ def write_answers(out, n_out, headers, row, answers, n_answers):
 
 @kernel(export=True)
 def take_frames(
-    first, n_frames, now_ps, own_mac, own_ip, max_payload_bytes, slots, lengths, batch, links, ring, pools, params,
-    headers, table, header, frame, out, answers, events, changed, deliveries, delivered, drops,
+    first, n_frames, now_ps, own_mac, own_ip, max_payload_bytes, slots, lengths, batch, limits, links, guards, ring,
+    pools, params, headers, tags, keys, header, frame, out, answers, events, changed, deliveries, delivered, drops,
 ):
     """Take received frames through the machine, until all are taken or the caller has something to decide.
 
@@ -182,11 +156,12 @@ def take_frames(
     lengths : int64 array, shape (n,)
         Bytes received in each slot.
     batch : BATCH array, shape (1,), modified in place
-    links, ring, pools, params : arrays of the machine, modified in place
+    limits : LIMITS array, shape (1,)
+    links, guards, ring, pools, params : arrays of the machine and of :mod:`ttpoe.guard`, modified in place
     headers : HEADER array, modified in place
         Addresses of each link.
-    table : int64 array
-        See :func:`find_row`.
+    tags, keys : int64 arrays
+        See :func:`ttpoe.tagtable.find_row`.
     header, frame, out : HEADER (1,), FRAME (1,) and FRAME (MAX_ANSWERS,) arrays, modified in place
         Scratch; after STRANGER_OPENS ``header`` and ``frame`` hold the OPEN.
     answers : uint8 array, shape (n, 64), modified in place
@@ -200,6 +175,7 @@ def take_frames(
     drops : int64 array, modified in place
         Counts by `DROPS`.
     """
+    set_bits = limits[0]["set_bits"]
     n_answers = batch[0]["n_answers"]
     n_changed = 0
     n_deliveries = 0
@@ -216,6 +192,11 @@ def take_frames(
         else:
             reason = int(parse_ipv4_header(slots[k], lengths[k], max_payload_bytes, header[0]))
             peer = header[0]["src_ip"]
+        if reason == _SHIM_TOO_SHORT and params[0]["rules"] & _SHORT_SHIM != 0:
+            reason = check_transport(header[0], max_payload_bytes)
+            if reason == 0 and header[0]["opcode"] != _PAYLOAD:
+                reason = _SHIM_TOO_SHORT
+            header[0]["payload_bytes"] = 0
         if reason == 0:
             if header[0]["dst_mac"] != own_mac or (own_ip != 0 and header[0]["dst_ip"] != own_ip):
                 reason = FOREIGN_DESTINATION
@@ -231,12 +212,23 @@ def take_frames(
         frame[0]["rx_seq"] = header[0]["rx_seq"]
         frame[0]["payload_bytes"] = header[0]["payload_bytes"]
         opcode = int(frame[0]["opcode"])
-        row = find_row(table, link_key(peer, int(frame[0]["vc"])))
+        vc = int(frame[0]["vc"])
+        row = find_row(tags, keys, set_bits, peer, vc)
         link = links[row]
         if row == 0:
             if opcode == _OPEN:
-                stop = _STRANGER_OPENS
-                break
+                if limits[0]["takes_opens"] != 0:
+                    ways = tags[vc, tag_set(peer, set_bits)]
+                    victim = pick_victim(ways, links, guards, now_ps, limits[0]["victim_idle_ps"])
+                    if victim >= 0:
+                        batch[0]["victim"] = victim
+                        stop = _STRANGER_OPENS
+                        break
+                    if victim == WAIT:  # it comes again, and finds the way free
+                        drops[OPEN_WAITS] += 1
+                        k += 1
+                        continue
+                drops[OPEN_REFUSED] += 1
             if opcode == _PAYLOAD:
                 drops[UNKNOWN_LINK] += 1
             link["vc"] = frame[0]["vc"]
@@ -246,12 +238,18 @@ def take_frames(
         state = link["state"]
         rx_bytes = link["rx_bytes"]
         acked_bytes = link["acked_bytes"]
-        n_out = on_frame(link, ring, pools[0], params[0], frame[0], now_ps, out, 0)
+        n_out = PASS
+        if row != 0:
+            n_out = screen(link, guards[row], params[0], frame[0], now_ps, out)
+        if n_out == PASS:
+            n_out = on_frame(link, ring, pools[0], params[0], frame[0], now_ps, out, 0)
         for j in range(n_out):
             _write_frame(headers[row], out[j], answers[n_answers])
             n_answers += 1
         n_changed = _note(link, row, state, rx_bytes, acked_bytes, events, changed, n_changed)
         length = link["rx_bytes"] - rx_bytes
+        if length > 0 or link["acked_bytes"] != acked_bytes:
+            guards[row]["used_at_ps"] = now_ps
         if length > 0:
             if n_deliveries == 0 or deliveries[n_deliveries - 1, 0] != row:
                 deliveries[n_deliveries, 0] = row
@@ -262,8 +260,7 @@ def take_frames(
             deliveries[n_deliveries - 1, 2] = end
         if row != 0 and link["state"] == _S_CLOSED:
             stop = _LINK_ENDED
-            if link["failure"] != _PEER_RESTARTED:  # else the same OPEN comes again, as a stranger's
-                k += 1
+            k += 1
             break
         k += 1
     batch[0]["next_frame"] = k
@@ -274,17 +271,25 @@ def take_frames(
 
 
 @kernel(export=True)
-def expire_timers(now_ps, batch, links, params, headers, out, answers, events, changed):
-    """:func:`ttpoe.machine.on_timeout` on every link whose time has come. Parameters as for :func:`take_frames`."""
+def expire_timers(now_ps, batch, limits, links, guards, params, headers, out, answers, events, changed):
+    """:func:`ttpoe.machine.on_timeout` and :func:`ttpoe.guard.on_idle` on every link whose time has come.
+
+    Parameters as for :func:`take_frames`.
+    """
     n_answers = batch[0]["n_answers"]
     n_changed = 0
     for row in range(1, len(links)):
         link = links[row]
-        if link["timer_at_ps"] > now_ps or n_answers + MAX_ANSWERS > len(answers):
+        is_due = link["timer_at_ps"] <= now_ps
+        is_idle = idle_deadline_ps(link, guards[row], limits[0]["idle_timeout_ps"]) <= now_ps
+        if not (is_due or is_idle) or n_answers + MAX_ANSWERS > len(answers):
             continue
         state = link["state"]
         acked_bytes = link["acked_bytes"]
-        n_out = on_timeout(link, params[0], now_ps, out, 0)
+        if is_idle:
+            n_out = on_idle(link, guards[row], params[0], now_ps, out, 0)
+        else:
+            n_out = on_timeout(link, params[0], now_ps, out, 0)
         for j in range(n_out):
             _write_frame(headers[row], out[j], answers[n_answers])
             n_answers += 1
@@ -294,28 +299,41 @@ def expire_timers(now_ps, batch, links, params, headers, out, answers, events, c
 
 
 @kernel(export=True)
-def earliest_deadline_ps(links, ring, pools, params):
-    """Smallest ``timer_at_ps`` of all rows, or ``pace_at_ps`` of one that may send then; NEVER if none waits."""
+def earliest_deadline_ps(links, guards, limits, ring, pools, params):
+    """When :func:`expire_timers` has something to do, or a link that waits may send; NEVER if none waits."""
     earliest = NEVER
-    for row in range(len(links)):
+    for row in range(1, len(links)):
         link = links[row]
         earliest = min(earliest, link["timer_at_ps"])
+        earliest = min(earliest, idle_deadline_ps(link, guards[row], limits[0]["idle_timeout_ps"]))
         if 0 < link["pace_at_ps"] < earliest and next_payload_bytes(link, pools[0], params[0], ring) > 0:
             earliest = link["pace_at_ps"]
     return earliest
 
 
 @kernel(export=True)
-def next_sendable(links, after, ring, pools, params, now_ps):
-    """Row that may send a PAYLOAD now, the first behind row ``after`` in a circle; 0 if none may."""
+def next_sendable(links, turns, ring, pools, params, now_ps):
+    """Row that may send a PAYLOAD now, or 0: of the first channel in `SERVING_ORDER` that has some, the next in turn.
+
+    Parameters
+    ----------
+    links, ring, pools, params, now_ps : as for :func:`take_frames`
+    turns : int64 array, shape (channels,), modified in place
+        Row of each channel that had the last turn.
+    """
     n_rows = len(links)
-    for step in range(1, n_rows + 1):
-        row = (after + step) % n_rows
-        if row == 0 or links[row]["pace_at_ps"] > now_ps:
-            continue
-        if next_payload_bytes(links[row], pools[0], params[0], ring) > 0:
-            return row
-    return 0
+    chosen = 0
+    least = NEVER
+    for row in range(1, n_rows):
+        if links[row]["pace_at_ps"] <= now_ps and next_payload_bytes(links[row], pools[0], params[0], ring) > 0:
+            vc = links[row]["vc"]
+            place = SERVING_ORDER[vc] * n_rows + (row - turns[vc] - 1) % n_rows
+            if place < least:
+                least = place
+                chosen = row
+    if chosen != 0:
+        turns[links[chosen]["vc"]] = chosen
+    return chosen
 
 
 @kernel(export=True)

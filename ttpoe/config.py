@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 from ttpoe.constants import MAX_PAYLOAD_BYTES, TOTAL_LENGTH_BASE, WINDOW_BYTES
-from ttpoe.state import CONGESTION_CONTROLS
-from ttpoe.units import NEVER, PS_PER_MS
+from ttpoe.rules import MODULE, PROFILES, REFERENCE, SPECIFICATION, Rule
+from ttpoe.state import CONGESTION_CONTROLS, MAX_TIMEOUT_PS
+from ttpoe.units import NEVER, PS_PER_MS, PS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +37,26 @@ class EndpointConfig:
         What a link holds for its reader. A PAYLOAD that finds it full is answered by NACK_FULL: the peer holds, and
         asks again from time to time, for as long as the reader pauses. Above the peer's window the buffer fills only
         if the reader is slow.
-    max_links : int
-        Links at a time; a further OPEN is answered by OPEN_NACK.
+    tag_sets, tag_ways : int
+        Shape of the tag table of each virtual channel: sets, a power of two, and links in a set. The default of 256
+        sets of two is the specification's; more of either is for an endpoint with more peers. A peer whose set is full
+        gets the place of a link that its peer never used, or has not used for long, else OPEN_NACK.
+    idle_timeout_ps : int
+        Silence of a peer, on a link on which nothing waits, after which it is asked whether it still has the link. It
+        is asked as often as data is sent again, then the link fails. So an idle link lives as long as both ends do.
+        `ttpoe.units.NEVER`: no asking, and what a dead peer leaves behind stays.
+    victim_idle_ps : int
+        A link on which no payload moved for this long, that owes nothing, and that its peer opened, is closed in order
+        when another peer needs its place in the tag table.
     backlog : int
         Links opened by peers that :meth:`Endpoint.accept` has not given out yet; a further OPEN gets OPEN_NACK.
     burst_frames : int
         PAYLOAD frames that a link sends before the next link's turn.
+    pfc_priority : int
+        Priority that our frames have in the network, for PFC frames that are honoured. Untagged frames have 0 unless a
+        switch gives them another.
+    line_rate_bps : int
+        Rate that the quanta of PAUSE and PFC count by; 0 for the interface's own, or 10 Gb/s where it names none.
     congestion_control : str
         ``fixed``: the window alone limits what is in flight. ``reno``: a congestion window does as well (RFC 5681).
         ``swift``: one by delay, which may be less than a payload (Kumar et al., 2020).
@@ -56,6 +72,13 @@ class EndpointConfig:
         Least wait before that, and before asking a full peer again; at most ``rto_min_ps`` to be of use. A quarter of
         it: late timers of a busy host make a probe spurious now and then, which costs a frame, and a receive buffer of
         the default size does not run dry below 5 Gb/s while we hold.
+    rules : Rule
+        Where links follow the reference module in place of the specification: see :meth:`profile`.
+    open_timeout_ps, close_timeout_ps : int
+        Fixed timeouts of OPEN and CLOSE; 0 for the retransmission timeout.
+    answer_repeat_ps : int
+        First wait before the last answer is repeated to a peer that may have lost its only timer, as the reference
+        module does on receiving PAYLOAD; the waits double, eight times at most. 0 for never.
     """
 
     mtu_bytes: int = MAX_PAYLOAD_BYTES
@@ -67,15 +90,55 @@ class EndpointConfig:
     retry_limit: int = 10
     send_buffer_bytes: int = 2 * WINDOW_BYTES
     receive_buffer_bytes: int = 4 * WINDOW_BYTES
-    max_links: int = 1024
+    tag_sets: int = 256
+    tag_ways: int = 2
+    idle_timeout_ps: int = 30 * PS_PER_S
+    victim_idle_ps: int = 60 * PS_PER_S
     backlog: int = 128
     burst_frames: int = 32
+    pfc_priority: int = 0
+    line_rate_bps: int = 0
     congestion_control: str = "fixed"
     initial_window_packets: int = 10
     target_delay_ps: int = 10 * PS_PER_MS
     flow_scaling_ps: int = 10 * PS_PER_MS
     tail_loss_probe: bool = True
     probe_min_ps: int = 5 * PS_PER_MS
+    rules: Rule = SPECIFICATION
+    open_timeout_ps: int = 0
+    close_timeout_ps: int = 0
+    answer_repeat_ps: int = 0
+
+    @classmethod
+    def profile(cls, name: str, **changes: Any) -> Self:
+        """Defaults of a profile, with changes.
+
+        Parameters
+        ----------
+        name : {'spec', 'reference', 'module'}
+            ``spec``: the specification with our readings, the default. ``reference``: for peers that are the reference
+            module. ``module``: as that module itself, its faults included, for tests.
+        **changes
+            Any fields. ``rules`` replaces the profile's switches; combine them with :data:`ttpoe.rules.REFERENCE`.
+
+        Notes
+        -----
+        Source: timers, retries and the largest payload as the module was seen to have them. Ours: 400 ms before an
+        answer is repeated, a little more than the module's timeout.
+        """
+        if name not in PROFILES:
+            raise ValueError(f"profile is {name!r}; it must be {', '.join(PROFILES[:-1])} or {PROFILES[-1]}")
+        fields: dict[str, Any] = {}
+        if name == "reference":
+            fields = {"rules": REFERENCE, "answer_repeat_ps": 400 * PS_PER_MS}
+        elif name == "module":
+            timeout_ps = 375 * PS_PER_MS
+            fields = {
+                "rules": MODULE, "mtu_bytes": 1008, "rto_initial_ps": timeout_ps, "rto_min_ps": timeout_ps,
+                "rto_max_ps": timeout_ps, "open_timeout_ps": 250 * PS_PER_MS, "close_timeout_ps": 500 * PS_PER_MS,
+                "retry_limit": 1000, "tail_loss_probe": False, "idle_timeout_ps": NEVER,
+            }  # fmt: skip
+        return cls(**fields | changes)
 
     def __post_init__(self) -> None:
         largest = 0xFFFF - TOTAL_LENGTH_BASE  # the total length has 16 bits
@@ -98,6 +161,20 @@ class EndpointConfig:
         for name in ("target_delay_ps", "flow_scaling_ps"):
             if not 0 < getattr(self, name) <= self.rto_max_ps:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 1 to rto_max_ps {self.rto_max_ps}")
-        for name in ("retry_limit", "max_links", "backlog", "burst_frames", "initial_window_packets"):
+        for name in ("open_timeout_ps", "close_timeout_ps", "answer_repeat_ps"):
+            if not 0 <= getattr(self, name) <= MAX_TIMEOUT_PS:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to {MAX_TIMEOUT_PS}")
+        if Rule.SKIP_LOST in self.rules and Rule.STOP_AND_WAIT not in self.rules:
+            raise ValueError("rules has SKIP_LOST without STOP_AND_WAIT; only a single id can be dropped, so add that")
+        for name in ("retry_limit", "tag_ways", "backlog", "burst_frames", "initial_window_packets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.pfc_priority <= 7:
+            raise ValueError(f"pfc_priority is {self.pfc_priority}; it must be from 0 to 7")
+        if not 0 <= self.line_rate_bps <= 10**13:
+            raise ValueError(f"line_rate_bps is {self.line_rate_bps}; it must be from 0 to 10**13")
+        if not 1 <= self.tag_sets <= 1 << 24 or self.tag_sets & (self.tag_sets - 1):
+            raise ValueError(f"tag_sets is {self.tag_sets}; it must be a power of two, up to 2**24")
+        for name in ("idle_timeout_ps", "victim_idle_ps"):
+            if not 1 <= getattr(self, name) <= NEVER:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 1 to NEVER, 2**62")

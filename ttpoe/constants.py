@@ -31,6 +31,11 @@ GATEWAY_BIT = 0x80
 
 ETHERTYPE_IPV4 = 0x0800
 IP_PROTOCOL_UDP = 17
+ETHERTYPE_MAC_CONTROL = 0x8808
+OPCODE_PAUSE, OPCODE_PFC = 0x0001, 0x0101
+PAUSE_DESTINATION = 0x0180C2000001
+"""IEEE 802.3 annex 31B and 802.1Q clause 36: a group address that no bridge forwards."""
+PAUSE_QUANTUM_BITS = 512
 UDP_PORT = 420
 """Of both ends, in IPv4 mode. Below 1024, so binding it is a privilege."""
 IPV4_TTL = 9

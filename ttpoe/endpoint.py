@@ -7,7 +7,6 @@ sockets, and of the machine's rules only what :mod:`ttpoe.batch` tells.
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 
@@ -17,6 +16,7 @@ from ttpoe.batch import (
     ANSWERS_FULL,
     BATCH,
     DROPS,
+    LIMITS,
     LinkEvent,
     Stop,
     cut_payloads,
@@ -33,21 +33,22 @@ from ttpoe.fsm import Opcode
 from ttpoe.ipv4 import format_ipv4, is_unicast
 from ttpoe.link import Link, LinkRows
 from ttpoe.machine import MAX_ANSWERS, on_close_at, on_open_at
-from ttpoe.state import FRAME, LINK
+from ttpoe.state import FRAME, LINK, Failure
 from ttpoe.units import PS_PER_MS
 from ttpoe.wire import HEADER, format_mac
 
 BATCH_FRAMES = 64
 """Frames that one call takes; more gains nothing, and adds latency."""
 _ANSWER_SLOTS = 512
-_ROW_COUNTERS = tuple(
-    name
-    for name in LINK.names or ()
+_ROW_COUNTERS = {
+    name: index
+    for index, name in enumerate(LINK.names or ())
     if name.startswith((
         "payloads_", "bytes_", "timeouts", "probes_", "resends_", "acks_", "nacks_", "nack_fulls_", "duplicates_",
         "gaps_", "dropped_",
     ))
-)
+}
+"""Fields of LINK that count, and their places."""
 
 
 def _draw_seq() -> int:
@@ -78,6 +79,8 @@ class Endpoint:
     receive_views : list of memoryview
         Write received frames here, their lengths into ``receive_lengths``, and call :meth:`take_received`.
     receive_lengths : int64 array
+    victims : int
+        Links that had to give their place in the tag table to another peer.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Endpoint:
         self.ip = ip
         self.config = config = config or EndpointConfig()
         self.is_listening = False
+        self.victims = 0
         self._draw_seq = draw_seq
         self._max_payload_bytes = max(MAX_PAYLOAD_BYTES, config.mtu_bytes)
         slot_bytes = max(slot_bytes, HEADER_BYTES + self._max_payload_bytes)
@@ -101,7 +105,7 @@ class Endpoint:
         self._links: dict[int, Link] = {}
         self._news: dict[Link, LinkEvent] = {}
         self._backlog: list[Link] = []
-        self._retired: Counter[str] = Counter()  # counters of links that have ended
+        self._retired = np.zeros(len(LINK.names or ()), np.int64)  # sums of the fields of links that have ended
         self._drops = np.zeros(len(DROPS), np.int64)
 
         slots = np.zeros((BATCH_FRAMES, slot_bytes), np.uint8)
@@ -109,6 +113,8 @@ class Endpoint:
         self.receive_views = [slot.data for slot in slots]
         self.receive_lengths = np.zeros(BATCH_FRAMES, np.int64)
         self._batch = np.zeros(1, BATCH)
+        self._limits = np.zeros(1, LIMITS)
+        self._limits[0] = (self._rows.set_bits, config.idle_timeout_ps, config.victim_idle_ps, 0)
         self._header = np.zeros(1, HEADER)
         self._frame = np.zeros(1, FRAME)
         self._out = np.zeros(MAX_ANSWERS, FRAME)
@@ -125,7 +131,7 @@ class Endpoint:
         self._cut_lengths = np.zeros(config.burst_frames, np.int64)
         self._cut: list[int] = []  # lengths of the frames in the slots
         self._next_cut = 0
-        self._turn = 0  # row of the link that had the last turn
+        self._turns = np.zeros(MAX_VC + 1, np.int64)  # rows of the links that had the last turns
         self._on_rows_changed()
 
     def _on_rows_changed(self) -> None:
@@ -134,8 +140,9 @@ class Endpoint:
         self._changed = np.zeros(rows.links.size, np.int64)
         self._take_args = (
             self.mac, self.ip, self._max_payload_bytes, self._receive_slots, self.receive_lengths, self._batch,
-            rows.links, rows.ring, rows.pools, rows.params, rows.headers, rows.table, self._header, self._frame,
-            self._out, self._answers, rows.events, self._changed, self._deliveries, self._delivered, self._drops,
+            self._limits, rows.links, rows.guards, rows.ring, rows.pools, rows.params, rows.headers, rows.tags,
+            rows.keys, self._header, self._frame, self._out, self._answers, rows.events, self._changed,
+            self._deliveries, self._delivered, self._drops,
         )  # fmt: skip
 
     # Links
@@ -148,7 +155,7 @@ class Endpoint:
         Raises
         ------
         LocalProtocolError
-            There is a link to this peer on this virtual channel, or no room for another link.
+            There is a link to this peer on this virtual channel, or its set of the tag table is full of links in use.
         """
         if not 0 <= vc <= MAX_VC:
             raise LocalProtocolError(f"vc is {vc}; it must be from 0 to {MAX_VC}")
@@ -162,9 +169,7 @@ class Endpoint:
         for link in self._links.values():
             if (link.peer_ip or link.peer_mac, link.vc) == key:
                 raise LocalProtocolError(f"a link to {link.peer} is there already")
-        if len(self._links) >= self.config.max_links:
-            raise LocalProtocolError(f"there are {len(self._links)} links; max_links allows no more")
-        link = self._add_link(peer_mac, peer_ip, vc, is_passive=False)
+        link = self._add_link(peer_mac, peer_ip, vc, now_ps, is_passive=False)
         try:
             n_out = check_status(on_open_at(self._rows.links, link.row, now_ps, self._out, 0), "open")
             self._answer(n_out, link.row)
@@ -212,8 +217,17 @@ class Endpoint:
             return link, news
         return None
 
-    def _add_link(self, peer_mac: int, peer_ip: int, vc: int, *, is_passive: bool) -> Link:
-        row = self._rows.take(peer_mac, peer_ip, vc, self._draw_seq() & 0xFFFFFFFF)
+    def _add_link(self, peer_mac: int, peer_ip: int, vc: int, now_ps: int, *, is_passive: bool) -> Link:
+        rows, initial_seq = self._rows, self._draw_seq() & 0xFFFFFFFF
+        row = rows.take(peer_mac, peer_ip, vc, initial_seq, now_ps, is_passive=is_passive)
+        if not row:
+            victim = rows.victim_for(peer_ip or peer_mac, vc, now_ps, self.config.victim_idle_ps)
+            if victim <= 0 or not self._make_room(self._links[victim], now_ps):
+                raise LocalProtocolError(
+                    f"{self.config.tag_ways} links on vc {vc} have the places of this peer in the tag table; "
+                    "close one of them, or raise tag_ways"
+                )
+            row = rows.take(peer_mac, peer_ip, vc, initial_seq, now_ps, is_passive=is_passive)
         if self._changed.size != self._rows.links.size:
             self._on_rows_changed()
         link = self._links[row] = Link(
@@ -221,11 +235,10 @@ class Endpoint:
         )
         return link
 
-    def _end(self, link: Link) -> None:
+    def _end(self, link: Link, failure: Failure = Failure.NONE) -> None:
         del self._links[link.row]
-        link.detach()
-        fields = link.counters()
-        self._retired.update({name: fields[name] for name in _ROW_COUNTERS})
+        link.detach(failure)
+        self._retired += link.words()
 
     # Frames in
 
@@ -254,13 +267,14 @@ class Endpoint:
         first = 0
         while first < n_frames:
             batch["n_answers"] = self._n_answers
+            self._limits["takes_opens"] = self.is_listening and len(self._backlog) < self.config.backlog
             take_frames(first, n_frames, now_ps, *self._take_args)
-            first, self._n_answers, n_changed, n_deliveries, stop = batch.item()
+            first, self._n_answers, n_changed, n_deliveries, stop, victim = batch.item()
             for row, start, end in self._deliveries[:n_deliveries].tolist():
                 self._links[row].deliver(self._delivered_view[start:end])
             self._spread_news(n_changed)
             if stop == Stop.STRANGER_OPENS:
-                first += self._on_stranger_opens()
+                first += self._on_stranger_opens(victim, now_ps)
             elif stop == Stop.ANSWERS_FULL:
                 self._drops[ANSWERS_FULL] += n_frames - first
                 return
@@ -274,18 +288,32 @@ class Endpoint:
             if news & (LinkEvent.CLOSED | LinkEvent.FAILED):
                 self._end(link)
 
-    def _on_stranger_opens(self) -> int:
-        """Give a stranger's OPEN a row, or refuse it; returns 1 if its frame is done with."""
+    def _on_stranger_opens(self, victim: int, now_ps: int) -> int:
+        """Give a stranger's OPEN a row, that of a victim if there is one; returns 1 if its frame is done with."""
+        if victim and not self._make_room(self._links[victim], now_ps):
+            return 1
         peer_mac, vc = int(self._header["src_mac"][0]), int(self._frame["vc"][0])
         peer_ip = int(self._header["src_ip"][0]) if self.ip else 0
-        if self.is_listening and len(self._links) < self.config.max_links and len(self._backlog) < self.config.backlog:
-            self._backlog.append(self._add_link(peer_mac, peer_ip, vc, is_passive=True))
-            return 0
-        header = self._rows.headers
-        header["dst_mac"][0], header["dst_node"][0], header["dst_ip"][0] = peer_mac, peer_mac & 0xFFFFFF, peer_ip
-        self._out[0] = (Opcode.OPEN_NACK, vc, 0, self._frame["tx_seq"][0], 0)
-        self._answer(1, 0)
-        return 1
+        self._backlog.append(self._add_link(peer_mac, peer_ip, vc, now_ps, is_passive=True))
+        return 0
+
+    def _make_room(self, victim: Link, now_ps: int) -> bool:
+        """Close a victim; False if that takes a while: the OPEN that needs its place will come again.
+
+        A link that was never used goes at once. Its peer may not exist, so one CLOSE is all that it gets.
+        """
+        self.victims += 1
+        if victim.field("payloads_received") or victim.field("submitted_bytes"):
+            self.close(victim, now_ps)
+            return False
+        self._out[0] = (Opcode.CLOSE, victim.vc, victim.field("tx_max"), victim.field("rx_seq"), 0)
+        self._answer(1, victim.row)
+        if victim in self._backlog:
+            self.forget(victim)  # nobody has seen it
+        else:
+            self._end(victim, Failure.VICTIM)
+            self._news[victim] = self._news.get(victim, LinkEvent(0)) | LinkEvent.FAILED
+        return True
 
     def _answer(self, n_out: int, row: int) -> None:
         if self._n_answers + n_out > _ANSWER_SLOTS:
@@ -297,7 +325,9 @@ class Endpoint:
     def next_deadline_ps(self) -> int:
         """When to call :meth:`handle_timeout` at the latest; `ttpoe.units.NEVER` if no timer runs."""
         rows = self._rows
-        deadline: int = earliest_deadline_ps(rows.links, rows.ring, rows.pools, rows.params)
+        deadline: int = earliest_deadline_ps(
+            rows.links, rows.guards, self._limits, rows.ring, rows.pools, rows.params
+        )
         return deadline
 
     def handle_timeout(self, now_ps: int) -> None:
@@ -305,8 +335,9 @@ class Endpoint:
         rows, batch = self._rows, self._batch
         batch["n_answers"] = self._n_answers
         expire_timers(
-            now_ps, batch, rows.links, rows.params, rows.headers, self._out, self._answers, rows.events, self._changed
-        )
+            now_ps, batch, self._limits, rows.links, rows.guards, rows.params, rows.headers, self._out, self._answers,
+            rows.events, self._changed,
+        )  # fmt: skip
         _, self._n_answers, n_changed, *_ = batch.item()
         self._spread_news(n_changed)
 
@@ -323,8 +354,9 @@ class Endpoint:
         return _ANSWER_SLOTS - self._n_answers
 
     def poll_transmit(self, now_ps: int) -> memoryview | None:
-        """Next frame to send: answers first, then PAYLOAD of the links in turn; None if there is none.
+        """Next frame to send; None if there is none.
 
+        Answers go first, then PAYLOAD: REQ_HI before REQ_LO before DATA, and links of one channel in turn.
         The view is valid until the next call of any method.
         """
         if self._next_answer < self._n_answers:
@@ -343,10 +375,9 @@ class Endpoint:
         """Cut the frames of the next link's turn."""
         rows = self._rows
         self._cut, self._next_cut = [], 0
-        row = next_sendable(rows.links, self._turn, rows.ring, rows.pools, rows.params, now_ps)
+        row = next_sendable(rows.links, self._turns, rows.ring, rows.pools, rows.params, now_ps)
         if row == 0:
             return False
-        self._turn = row
         n = cut_payloads(
             rows.links, row, rows.ring, rows.pools, rows.params, rows.headers, self._links[row].send_buffer, now_ps,
             self._out, self._cut_slots, self._cut_lengths,
@@ -365,8 +396,10 @@ class Endpoint:
 
     def counters(self) -> dict[str, int]:
         """Counters of all links together, those that have ended included."""
-        live = self._rows.links[[0, *self._links]]
-        return {name: int(live[name].sum()) + self._retired[name] for name in _ROW_COUNTERS}
+        sums = self._retired.copy()
+        for row in (0, *self._links):
+            sums += self._rows.words(row)
+        return {name: int(sums[index]) for name, index in _ROW_COUNTERS.items()}
 
 
 @cache

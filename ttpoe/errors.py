@@ -41,6 +41,10 @@ class ClosedByPeerError(RemoteProtocolError):
     """The peer closed while we still had, or want, something to send."""
 
 
+class VictimError(RemoteProtocolError):
+    """The peer opened the link and never used it, and another needed its place in the tag table."""
+
+
 class InterfaceError(TTPoEError):
     """The network interface is missing, unsuitable, gone, or out of our reach."""
 
@@ -57,6 +61,7 @@ _FAILURES: dict[Failure, tuple[type[RemoteProtocolError], str]] = {
     Failure.LINK_DOWN: (LinkDownError, "does not know this link any more"),
     Failure.PEER_RESTARTED: (PeerRestartedError, "restarted: it opened the link anew"),
     Failure.CLOSED_UNSENT: (ClosedByPeerError, "closed the link before it took all that was written"),
+    Failure.VICTIM: (VictimError, "never used the link that it opened, and another peer took its place"),
 }
 
 

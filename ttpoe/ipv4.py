@@ -24,9 +24,7 @@ from ttpoe.constants import (
     IPV4_HEADER_BYTES,
     IPV4_TTL,
     IPV4_VERSION_BITS,
-    MAX_OPCODE,
     MAX_PAYLOAD_BYTES,
-    MAX_VC,
     MIN_FRAME_BYTES,
     MIN_IPV4_BYTES,
     TOTAL_LENGTH_BASE,
@@ -42,11 +40,17 @@ from ttpoe.wire import (
     Reason,
     big_endian,
     build_transport,
+    check_transport,
     parse_transport,
     put_big_endian,
 )
 
 _IPV4 = int(Mode.IPV4)
+_TOO_SHORT, _NOT_TTPOE, _VLAN_TAGGED = int(Reason.TOO_SHORT), int(Reason.NOT_TTPOE), int(Reason.VLAN_TAGGED)
+_NOT_IPV4, _IP_OPTIONS, _IP_LENGTH = int(Reason.NOT_IPV4), int(Reason.IP_OPTIONS), int(Reason.IP_LENGTH)
+_IP_FRAGMENT, _IP_CHECKSUM, _NOT_UDP = int(Reason.IP_FRAGMENT), int(Reason.IP_CHECKSUM), int(Reason.NOT_UDP)
+_UDP_PORTS, _UDP_TOO_SHORT = int(Reason.UDP_PORTS), int(Reason.UDP_TOO_SHORT)
+_UDP_BEYOND_PACKET = int(Reason.UDP_BEYOND_PACKET)
 _VERSION_BYTE = 0x45
 _MORE_FRAGMENTS_AND_OFFSET = 0x3FFF
 
@@ -99,14 +103,14 @@ def parse_ipv4_header(data, n_bytes, max_payload_bytes, header):
     unfinished. The end-to-end digest of the commands is what catches changed bytes.
     """
     if n_bytes < ETHERNET_HEADER_BYTES:
-        return 1
+        return _TOO_SHORT
     ethertype = big_endian(data, 12, 2)
     if ethertype == ETHERTYPE_VLAN or ethertype == ETHERTYPE_QINQ:
-        return 3
+        return _VLAN_TAGGED
     if ethertype != ETHERTYPE_IPV4:
-        return 2
+        return _NOT_TTPOE
     if n_bytes < MIN_FRAME_BYTES:
-        return 1
+        return _TOO_SHORT
     header["mode"] = _IPV4
     header["dst_mac"] = big_endian(data, 0, 6)
     header["src_mac"] = big_endian(data, 6, 6)
@@ -130,30 +134,24 @@ def parse_ipv4_header(data, n_bytes, max_payload_bytes, header):
     payload_bytes = udp_length - UDP_LENGTH_BASE
     header["payload_bytes"] = payload_bytes
     if int(data[14]) >> 4 != 4:
-        return 10
+        return _NOT_IPV4
     if int(data[14]) != _VERSION_BYTE:
-        return 11
+        return _IP_OPTIONS
     if total_length < IPV4_HEADER_BYTES + UDP_HEADER_BYTES or ETHERNET_HEADER_BYTES + total_length > n_bytes:
-        return 12
+        return _IP_LENGTH
     if int(header["ip_fragment"]) & _MORE_FRAGMENTS_AND_OFFSET != 0:
-        return 13
-    if int(header["ip_checksum"]) != ipv4_checksum(header):
-        return 14
+        return _IP_FRAGMENT
+    if (int(header["ip_checksum"]) - ipv4_checksum(header)) % 0xFFFF != 0:  # 0 and 0xFFFF are one number there
+        return _IP_CHECKSUM
     if int(header["ip_protocol"]) != IP_PROTOCOL_UDP:
-        return 15
+        return _NOT_UDP
     if int(header["src_port"]) != UDP_PORT or int(header["dst_port"]) != UDP_PORT:
-        return 16
+        return _UDP_PORTS
     if payload_bytes < 0:
-        return 17
+        return _UDP_TOO_SHORT
     if IPV4_HEADER_BYTES + udp_length > total_length:
-        return 18
-    if payload_bytes > max_payload_bytes:
-        return 7
-    if int(header["opcode"]) > MAX_OPCODE:
-        return 8
-    if int(header["vc"]) > MAX_VC:
-        return 9
-    return 0
+        return _UDP_BEYOND_PACKET
+    return check_transport(header, max_payload_bytes)
 
 
 @kernel

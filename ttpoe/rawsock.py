@@ -11,6 +11,7 @@ never read.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -21,9 +22,11 @@ from ttpoe import bpf
 from ttpoe.constants import (
     ETHERNET_HEADER_BYTES,
     ETHERTYPE_IPV4,
+    ETHERTYPE_MAC_CONTROL,
     ETHERTYPE_TTPOE,
     HEADER_BYTES,
     IP_PROTOCOL_UDP,
+    PAUSE_DESTINATION,
     TOTAL_LENGTH_BASE,
     UDP_PORT,
 )
@@ -35,15 +38,18 @@ RECEIVE_BUFFER_BYTES = 64 << 20
 """Asked of the kernel. It counts about 2.3 KB for a frame of 1084 bytes, and its default holds 93 of those."""
 
 _SOL_PACKET = 263  # linux/if_packet.h
+_PACKET_ADD_MEMBERSHIP, _PACKET_MR_MULTICAST = 1, 0
 _PACKET_STATISTICS = 6
 _PACKET_IGNORE_OUTGOING = 23  # since Linux 4.20; the filter does the same, later, on older ones
 _SO_RCVBUFFORCE = 33  # asm-generic/socket.h
 _SIOCGIFINDEX, _SIOCGIFFLAGS, _SIOCGIFMTU, _SIOCGIFADDR = 0x8933, 0x8913, 0x8921, 0x8915  # linux/sockios.h
+_SIOCETHTOOL, _ETHTOOL_GSET = 0x8946, 1  # linux/ethtool.h
 _IFF_UP = 1
 _ETH_P_ALL = 3
 _ARPHRD_ETHER = 1
 _AF_INET = int(socket.AF_INET)
 _FRAGMENT_OFFSET = 0x1FFF
+_CONTROL_BUFFER_BYTES = 1 << 18
 
 def _filter_program(mode: Mode, *, is_tagged: bool) -> bytes:
     """Incoming frames of our mode, tagged or not tagged."""
@@ -100,6 +106,8 @@ class RawSocket:
         Payload that the interface's MTU must have room for.
     receive_buffer_bytes : int
         Kernel memory for frames not received yet.
+    honour_pause : bool
+        Take PAUSE and PFC frames as well, by :meth:`receive_control`.
 
     Attributes
     ----------
@@ -120,7 +128,7 @@ class RawSocket:
 
     def __init__(
         self, interface: str, *, mode: Mode = Mode.ETHERNET, payload_bytes: int = 0,
-        receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
+        receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES, honour_pause: bool = False,
     ) -> None:  # fmt: skip
         if len(interface.encode()) > 15 or "\0" in interface:
             raise InterfaceError(f"there is no interface {interface!r}: names have at most 15 bytes")
@@ -128,6 +136,7 @@ class RawSocket:
         program = _filter_program(mode, is_tagged=False)
         self._sock = _open(interface, program, receive_buffer_bytes=receive_buffer_bytes)
         self._neighbours: Neighbours | None = None
+        self.control_sock: socket.socket | None = None
         self.ip = 0
         try:
             *_, hardware_type, address = self._sock.getsockname()
@@ -146,17 +155,52 @@ class RawSocket:
             if mode is Mode.IPV4:
                 self.ip = self._ask_address()
                 self._neighbours = Neighbours(interface, self.ip)
+            if honour_pause:
+                self.control_sock = self._open_control()
             program = _filter_program(mode, is_tagged=True)
             self._tagged_sock = _open(interface, program, receive_buffer_bytes=0)
         except BaseException:
             self._sock.close()
             if self._neighbours is not None:
                 self._neighbours.close()
+            if self.control_sock is not None:
+                self.control_sock.close()
             raise
         self.mac = int.from_bytes(address, "big")
         self.recv_into = self._sock.recv_into
         self.send = self._sock.send
         self._kernel_drops = self._vlan_tagged = 0
+
+    def _open_control(self) -> socket.socket:
+        """Socket for MAC control frames: apart, so that they do not queue behind data, which would make them late."""
+        program = bpf.assemble(bpf.half_is(12, ETHERTYPE_MAC_CONTROL), bpf.outgoing(is_outgoing=False))
+        sock = _open(self.interface, program, receive_buffer_bytes=_CONTROL_BUFFER_BYTES)
+        group = struct.pack("iHH8s", self._index, _PACKET_MR_MULTICAST, 6, PAUSE_DESTINATION.to_bytes(6, "big"))
+        sock.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, group)
+        return sock
+
+    def receive_control(self) -> list[bytes]:
+        """MAC control frames that have arrived since the last call."""
+        frames: list[bytes] = []
+        if self.control_sock is None:
+            return frames
+        try:
+            while True:
+                frames.append(self.control_sock.recv(64))
+        except OSError:  # none left, or a link that went down: it tells the other socket as well
+            return frames
+
+    def ask_rate_bps(self) -> int:
+        """Rate of the line, as the interface tells it; 0 if it does not."""
+        command = ctypes.create_string_buffer(struct.pack("=I40x", _ETHTOOL_GSET), 44)
+        request = struct.pack("16sP16x", self.interface.encode(), ctypes.addressof(command))
+        try:
+            fcntl.ioctl(self._sock, _SIOCETHTOOL, request)
+        except OSError:
+            return 0
+        low, high = struct.unpack_from("=12xH14xH", command.raw)
+        megabits = high << 16 | low
+        return 0 if megabits == 0xFFFFFFFF else megabits * 1_000_000
 
     def _ask(self, request: int) -> int:
         """An integer (or the flags) of the interface; the socket knows its network namespace, wherever we are."""
@@ -222,5 +266,7 @@ class RawSocket:
         _ = self.kernel_drops, self.vlan_tagged
         self._sock.close()
         self._tagged_sock.close()
+        if self.control_sock is not None:
+            self.control_sock.close()
         if self._neighbours is not None:
             self._neighbours.close()

@@ -10,6 +10,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from ttpoe.rules import Rule
 from ttpoe.units import NEVER, PS_PER_US
 
 
@@ -31,6 +32,7 @@ class Failure(IntEnum):
     LINK_DOWN = 3  # NACK_NOLINK: the peer does not know this link
     PEER_RESTARTED = 4  # an OPEN that is no duplicate came on an open link
     CLOSED_UNSENT = 5  # the peer closed while we still had data to send
+    VICTIM = 6  # never used, and another peer needed its place in the tag table
 
 
 class CongestionControl(IntEnum):
@@ -59,9 +61,11 @@ LINK = np.dtype(
     _int64(
         # identity and state
         "state", "vc", "failure",
+        "rules",  # `ttpoe.rules.Rule` bits, 0 by the specification; here, as not every call brings PARAMS
         "initial_seq",  # our opening id, drawn by the owner; our first PAYLOAD is the id after it
         "has_ended",  # closed after having been up or tried: an OPEN cannot raise it again, init_links can
-        "proven_at_byte",  # cut_bytes when the peer was first known to be open (NEVER: not yet); see NACK_NOLINK
+        "proven_at_byte",  # first byte whose NACK_NOLINK counts: cut_bytes when the peer was first known to be open
+        "proven_at_ps",  # and when that was
         "is_closing",  # the owner asked for a close, to be sent when all is acknowledged
         "close_answered",  # our CLOSE was answered by a CLOSE_NACK: the peer still sends
         # receiving
@@ -85,6 +89,7 @@ LINK = np.dtype(
         "timer_is_probe",  # the timer asks for a tail-loss probe (RFC 8985), not for a retransmission
         "probed_byte",  # cut_bytes at the last tail-loss probe; no other before this is acknowledged
         "full_wait_ps",  # last wait before asking a full peer again; 0 between episodes
+        "open_timeout_ps", "close_timeout_ps",  # fixed ones of OPEN and CLOSE, in place of rto_ps where not 0
         # congestion control
         "ssthresh_bytes",
         "ca_acked_bytes",  # acknowledged since congestion avoidance last grew the window (RFC 3465)
@@ -93,11 +98,16 @@ LINK = np.dtype(
         "rtt_ps",  # sample of the last acknowledgement, or 0
         "decreased_at_ps",  # SWIFT
         "recover_until_ps",  # a round trip after the last loss: one of what was sent before is of the same window
+        # getting along with the reference module; see ttpoe.reference
+        "repeat_at_ps", "repeats", "repeat_rx_seq",  # our last answer repeated: when next; how often; rx_seq at first
+        "reopens", "reopened_at_byte",  # OPENs after NACK_NOLINK in a row; bytes acknowledged and received at the last
+        "skipped_bytes",  # dropped after the retry limit, and not yet given back to the pool
         # counters
         "payloads_sent", "payloads_resent", "bytes_resent", "timeouts",
         "probes_sent",
         "resends_spurious",  # ACKs too early for the resend: what was sent before had arrived
-        "acks_sent", "nacks_sent", "nacks_received", "nacks_stale", "nack_fulls_sent", "nack_fulls_received",
+        "acks_sent", "acks_repeated", "nacks_sent", "nacks_received", "nacks_stale",
+        "nack_fulls_sent", "nack_fulls_received",
         "payloads_received", "duplicates_received", "gaps_received",
         "dropped_illegal", "dropped_stale", "dropped_lost",
     ),
@@ -114,16 +124,23 @@ PARAMS = np.dtype(
     _int64(
         "mtu_bytes", "window_bytes", "rto_initial_ps", "rto_min_ps", "rto_max_ps", "retry_limit",
         "congestion_control", "initial_cwnd_bytes", "has_tail_probe", "probe_min_ps",
+        "rules", "open_timeout_ps", "close_timeout_ps", "answer_repeat_ps",
         "target_delay_ps", "flow_scaling_ps",
     ),
     align=True,
 )
 
 
+MAX_TIMEOUT_PS = NEVER >> 16
+"""About 70 s; doubled ten times it is still far from NEVER."""
+
+
 def make_params(
     *, mtu_bytes: int, window_bytes: int, rto_initial_ps: int, rto_min_ps: int, rto_max_ps: int, retry_limit: int,
     congestion_control: str = "fixed", initial_window_packets: int = 10, tail_loss_probe: bool = False,
-    probe_min_ps: int = 0, target_delay_ps: int = 25 * PS_PER_US, flow_scaling_ps: int = 125 * PS_PER_US,
+    probe_min_ps: int = 0, rules: int = 0, open_timeout_ps: int = 0, close_timeout_ps: int = 0,
+    answer_repeat_ps: int = 0,
+    target_delay_ps: int = 25 * PS_PER_US, flow_scaling_ps: int = 125 * PS_PER_US,
 ) -> np.ndarray:  # fmt: skip
     """One PARAMS row in an array of shape (1,).
 
@@ -145,6 +162,12 @@ def make_params(
         Send the last id of what was submitted once more, two round trips after the last sign of life (RFC 8985, 7).
     probe_min_ps : int
         Least wait before such a probe, and before asking a full peer again.
+    rules : int
+        `ttpoe.rules.Rule` bits: where links follow the reference module.
+    open_timeout_ps, close_timeout_ps : int
+        Fixed timeouts of OPEN and CLOSE; 0 for the retransmission timeout.
+    answer_repeat_ps : int
+        First wait before the last answer is repeated to a peer that may have lost its timer; 0 for never.
     target_delay_ps, flow_scaling_ps : int
         SWIFT: the round trip that it aims at, and how much longer at most it may be for small windows.
     """
@@ -165,6 +188,10 @@ def make_params(
         raise ValueError(f"initial_window_packets is {initial_window_packets}; it must be from 1 to 10**6")
     if not 0 <= probe_min_ps <= rto_max_ps:
         raise ValueError(f"probe_min_ps is {probe_min_ps}; it must be from 0 to rto_max_ps {rto_max_ps}")
+    for name, value in (("open_timeout_ps", open_timeout_ps), ("close_timeout_ps", close_timeout_ps),
+                        ("answer_repeat_ps", answer_repeat_ps)):  # fmt: skip
+        if not 0 <= value <= MAX_TIMEOUT_PS:
+            raise ValueError(f"{name} is {value}; it must be from 0 to {MAX_TIMEOUT_PS}")
     if congestion_control == "swift" and not (0 < target_delay_ps <= rto_max_ps and 0 <= flow_scaling_ps <= rto_max_ps):
         raise ValueError("target_delay_ps and flow_scaling_ps must be at most rto_max_ps, and a target above zero")
     kind = CongestionControl[congestion_control.upper()]
@@ -172,7 +199,8 @@ def make_params(
     params[0] = (
         mtu_bytes, window_bytes, rto_initial_ps, rto_min_ps, rto_max_ps, retry_limit,
         kind, NEVER if kind == CongestionControl.FIXED else initial_window_packets * mtu_bytes,
-        tail_loss_probe, probe_min_ps, target_delay_ps, flow_scaling_ps,
+        tail_loss_probe, probe_min_ps, rules, open_timeout_ps, close_timeout_ps, answer_repeat_ps,
+        target_delay_ps, flow_scaling_ps,
     )  # fmt: skip
     return params
 
@@ -195,24 +223,37 @@ def init_links(
     params : PARAMS array, shape (1,)
     slots : int
         Ring slots per link, a power of two.
+
+    Notes
+    -----
+    Under `Rule.START_AT_ONE` opening ids are 1, whatever ``initial_seq`` says; under `Rule.STOP_AND_WAIT` a link uses
+    one slot of its ring.
     """
     if slots < 1 or slots & (slots - 1):
         raise ValueError(f"slots is {slots}; give a power of two")
     links[:] = 0
+    rules = Rule(int(params[0]["rules"]))
+    if rules & Rule.START_AT_ONE:
+        initial_seq = 1
+        links["rx_seq"] = 1
+    links["rules"] = rules
     links["vc"] = vc
     links["initial_seq"] = initial_seq
     first = (np.asarray(initial_seq, np.int64) + 1) & 0xFFFFFFFF
     for name in ("tx_una", "tx_next", "tx_max"):
         links[name] = first
     links["ring_base"] = np.arange(links.size) * slots
-    links["ring_mask"] = slots - 1
+    links["ring_mask"] = 0 if rules & Rule.STOP_AND_WAIT else slots - 1
     links["timer_at_ps"] = NEVER
     links["min_rtt_ps"] = NEVER
     links["proven_at_byte"] = NEVER
+    links["repeat_at_ps"] = NEVER
     links["rx_limit_bytes"] = NEVER
     links["peer_room_bytes"] = NEVER
     links["ssthresh_bytes"] = NEVER
     links["cwnd_bytes"] = params[0]["initial_cwnd_bytes"]
     links["cwnd_q20"] = min(int(params[0]["initial_cwnd_bytes"] // params[0]["mtu_bytes"]), MAX_CWND_PACKETS) << 20
+    for name in ("open_timeout_ps", "close_timeout_ps"):
+        links[name] = params[0][name]
     links["rto_ps"] = params[0]["rto_initial_ps"]
     return np.zeros(links.size * slots, SENT)

@@ -21,7 +21,30 @@ if TYPE_CHECKING:
 _ENDED = LinkEvent.CLOSED | LinkEvent.FAILED
 
 
-class Stream:
+class Closing:
+    """As a context manager: closes in order, or at once if the body raised."""
+
+    async def close(self) -> None:
+        """End in order."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """End at once."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abort()
+
+
+class Stream(Closing):
     """Bytes to and from one peer on one virtual channel, reliable and in order.
 
     Made by :meth:`ttpoe.aio.AsyncEndpoint.connect` and :meth:`ttpoe.aio.AsyncEndpoint.listen`. As a context manager
@@ -76,8 +99,8 @@ class Stream:
         Raises
         ------
         RemoteProtocolError, InterfaceError
-            The link failed; what arrived before is given first. A peer that dies is noticed only while something
-            that we sent waits for its answer.
+            The link failed; what arrived before is given first. A peer that dies while nothing of ours waits for its
+            answer is noticed after the config's ``idle_timeout_ps``.
         """
         if max_bytes < 0:
             return b"".join([chunk async for chunk in self])
@@ -166,17 +189,6 @@ class Stream:
         """Give the link up at once, without a word to the peer; pending calls raise LocalProtocolError."""
         self.fail(LocalProtocolError(f"the stream to {self.link.peer} was aborted"))
         self._endpoint.forget_link(self.link)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            await self.close()
-        else:
-            self.abort()
 
     # For the driver
 

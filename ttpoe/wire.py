@@ -81,6 +81,11 @@ HEADER = np.dtype(
 """Everything before the payload. ``payload_bytes`` is the shim's or UDP's length less 26, kept for convenience."""
 
 _ETHERNET = int(Mode.ETHERNET)
+_OK, _TOO_SHORT, _NOT_TTPOE = int(Reason.OK), int(Reason.TOO_SHORT), int(Reason.NOT_TTPOE)
+_VLAN_TAGGED, _GATEWAY = int(Reason.VLAN_TAGGED), int(Reason.GATEWAY)
+_SHIM_TOO_SHORT, _SHIM_BEYOND_FRAME = int(Reason.SHIM_TOO_SHORT), int(Reason.SHIM_BEYOND_FRAME)
+_PAYLOAD_TOO_LONG = int(Reason.PAYLOAD_TOO_LONG)
+_UNKNOWN_OPCODE, _UNKNOWN_VC = int(Reason.UNKNOWN_OPCODE), int(Reason.UNKNOWN_VC)
 
 
 @kernel(inline=True)
@@ -113,6 +118,18 @@ def parse_transport(data, header):
     header["extension"] = data[51]
     header["tx_seq"] = big_endian(data, 52, 4)
     header["rx_seq"] = big_endian(data, 56, 4)
+
+
+@kernel(inline=True)
+def check_transport(header, max_payload_bytes):
+    """`Reason` to refuse a HEADER row for its payload's length, opcode or channel, whatever carries it; else OK."""
+    if header["payload_bytes"] > max_payload_bytes:
+        return _PAYLOAD_TOO_LONG
+    if int(header["opcode"]) > MAX_OPCODE:
+        return _UNKNOWN_OPCODE
+    if int(header["vc"]) > MAX_VC:
+        return _UNKNOWN_VC
+    return _OK
 
 
 @kernel(inline=True)
@@ -155,14 +172,14 @@ def parse_header(data, n_bytes, max_payload_bytes, header):
     Source: frame layout of the specification; the minimum of 64 and what is ignored as the reference module does.
     """
     if n_bytes < ETHERNET_HEADER_BYTES:
-        return 1
+        return _TOO_SHORT
     ethertype = big_endian(data, 12, 2)
     if ethertype == ETHERTYPE_VLAN or ethertype == ETHERTYPE_QINQ:
-        return 3
+        return _VLAN_TAGGED
     if ethertype != ETHERTYPE_TTPOE:
-        return 2
+        return _NOT_TTPOE
     if n_bytes < MIN_FRAME_BYTES:
-        return 1
+        return _TOO_SHORT
     header["mode"] = _ETHERNET
     header["dst_mac"] = big_endian(data, 0, 6)
     header["src_mac"] = big_endian(data, 6, 6)
@@ -179,18 +196,12 @@ def parse_header(data, n_bytes, max_payload_bytes, header):
     payload_bytes = shim_length - SHIM_LENGTH_BASE
     header["payload_bytes"] = payload_bytes
     if int(data[15]) & GATEWAY_BIT:
-        return 4
+        return _GATEWAY
     if payload_bytes < 0:
-        return 5
+        return _SHIM_TOO_SHORT
     if HEADER_BYTES + payload_bytes > n_bytes:
-        return 6
-    if payload_bytes > max_payload_bytes:
-        return 7
-    if int(header["opcode"]) > MAX_OPCODE:
-        return 8
-    if int(header["vc"]) > MAX_VC:
-        return 9
-    return 0
+        return _SHIM_BEYOND_FRAME
+    return check_transport(header, max_payload_bytes)
 
 
 @kernel

@@ -21,7 +21,7 @@ class ExitStatus(IntEnum):
     ERROR = 1  # what was asked for failed: an unreadable file, a missing right
     USAGE = 2  # a wrong option or field, named
     UNFINISHED = 3  # it ran, but a flow or transfer did not finish, or arrived changed
-    PROMISE_BROKEN = 4  # a lossless priority dropped a frame
+    PROMISE_BROKEN = 4  # a lossless priority dropped a frame, or a check found a counterexample
     INTERRUPTED = 130  # Ctrl-C; what was done is kept
 
 
@@ -32,6 +32,7 @@ _COMMANDS = {
     "loopback": ("ttpoe.cli.loopback", "Move a file over raw sockets between two network namespaces."),
     "send": ("ttpoe.cli.send", "Send a file to another machine where `ttpoe recv` runs."),
     "recv": ("ttpoe.cli.recv", "Receive files from `ttpoe send`."),
+    "check": ("ttpoe.cli.check", "Search every state that two ends can get into, for a broken promise."),
     "trace": ("ttpoe.cli.trace", "Look into capture files."),
 }
 

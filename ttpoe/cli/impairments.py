@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ttpoe.impair import ImpairmentConfig
 
 
-class _Pair(click.ParamType):
+class Pair(click.ParamType):
     """Two quantities with a colon between them, or the first alone."""
 
     def __init__(
@@ -56,7 +56,7 @@ def _burst_frames(text: str) -> float:
 _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--loss", "loss", {"type": FRACTION, "metavar": "FRACTION", "help": "Lose frames at random: 1% or 0.01."}),
     ("--loss-burst", "loss_burst", {
-        "type": _Pair("FRACTION:FRAMES", units.parse_fraction, _burst_frames, 10.0), "metavar": "FRACTION[:FRAMES]",
+        "type": Pair("FRACTION:FRAMES", units.parse_fraction, _burst_frames, 10.0), "metavar": "FRACTION[:FRAMES]",
         "help": "Lose this many in bursts of FRAMES on average. [10]"}),
     ("--loss-every", "loss_every", {"type": click.IntRange(1), "metavar": "N", "help": "Lose every Nth frame."}),
     ("--lose-frames", "lose_frames", {
@@ -71,7 +71,7 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--jitter", "jitter_ps", {"type": TIME, "metavar": "TIME", "help": "And up to this much later, in order."}),
     ("--rate", "rate_bps", {"type": RATE, "metavar": "RATE", "help": "Limit the line, with a queue of 4 MB."}),
     ("--flap", "flap", {
-        "type": _Pair("UP:DOWN", units.parse_time_ps, units.parse_time_ps), "metavar": "UP:DOWN",
+        "type": Pair("UP:DOWN", units.parse_time_ps, units.parse_time_ps), "metavar": "UP:DOWN",
         "help": "Let the link fail and come back: 1s:200ms."}),
 )  # fmt: skip
 

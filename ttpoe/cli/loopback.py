@@ -11,8 +11,8 @@ import hashlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from ttpoe.cli import ExitStatus
-from ttpoe.cli.impairments import impairment_options
+from ttpoe.cli.impairments import Pair, impairment_options
 from ttpoe.cli.progress import progress_bar
-from ttpoe.cli.types import SIZE, TIME, Quantity
+from ttpoe.cli.transfer import MTU, endpoint_config, profile_option
+from ttpoe.cli.types import RATE, SIZE, TIME
 from ttpoe.state import CONGESTION_CONTROLS
-from ttpoe.units import PS_PER_S, PS_PER_US, parse_size_bytes
+from ttpoe.units import PS_PER_MS, PS_PER_S, PS_PER_US, parse_time_ps
 
 if TYPE_CHECKING:
     from ttpoe.aio import AsyncEndpoint, Tap
+    from ttpoe.config import EndpointConfig
     from ttpoe.impair import Impairment, ImpairmentConfig
     from ttpoe.link import Link
     from ttpoe.netns import Side
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 18
 _ADDRESSES = ("10.0.0.1/24", "10.0.0.2/24")
-_MTU = Quantity("size", parse_size_bytes, minimum=1, maximum=0xFFFF - 46)
+_DRAIN_BYTES = 1 << 16  # what a slow reader takes at a time
+_MAX_PAUSE_PS = 3 * PS_PER_MS
+"""65535 quanta are 3.36 ms at the 10 Gb/s that a veth pair says of itself."""
+_UP_DOWN = Pair("TIME:TIME", parse_time_ps, parse_time_ps)
 
 
 @dataclass
@@ -58,6 +63,8 @@ class Report:
     timeouts: int = 0
     probes: int = 0
     nack_fulls: int = 0
+    pauses: int = 0
+    paused_us: float = 0.0
     rtt_min_us: float | None = None
     srtt_us: float | None = None
     kernel_drops: int = 0
@@ -70,8 +77,11 @@ class Report:
 class _Transfer:
     """One transfer between two endpoints, and what is known of it at any time."""
 
-    def __init__(self, chunks: Iterator[bytes], on_progress: Callable[[int], object]) -> None:
+    def __init__(
+        self, chunks: Iterator[bytes], on_progress: Callable[[int], object], drain_rate_bps: int | None
+    ) -> None:
         self.report = Report()
+        self._drain_rate_bps = drain_rate_bps
         self._chunks = chunks
         self._on_progress = on_progress
         self._started_s = 0.0
@@ -106,11 +116,14 @@ class _Transfer:
         digest, report = hashlib.sha256(), self.report
         ended_s = self._started_s
         async with stream:
-            async for chunk in stream:
+            while chunk := await stream.read(_DRAIN_BYTES if self._drain_rate_bps else 1 << 20):
                 digest.update(chunk)
                 report.bytes_received += len(chunk)
                 ended_s = time.perf_counter()
                 self._on_progress(report.bytes_received)
+                if self._drain_rate_bps:
+                    due_s = self._started_s + report.bytes_received * 8 / self._drain_rate_bps
+                    await asyncio.sleep(due_s - ended_s)
         report.sha256_received = digest.hexdigest()
         report.seconds = seconds = max(ended_s - self._started_s, 1e-9)
         report.goodput_gbps = report.bytes_received * 8 / seconds / 1e9
@@ -130,6 +143,8 @@ class _Transfer:
             report.nack_fulls = link["nack_fulls_received"]
             if link["srtt_ps"]:
                 report.rtt_min_us, report.srtt_us = link["min_rtt_ps"] / PS_PER_US, link["srtt_ps"] / PS_PER_US
+        if sender.port.pause is not None:
+            report.pauses, report.paused_us = sender.port.pause.pauses, sender.port.paused_ps / PS_PER_US
         report.dropped_at_sender, report.dropped_at_receiver = sender.drops(), receiver.drops()
         both = (report.dropped_at_sender, report.dropped_at_receiver)
         report.kernel_drops = sum(drops.pop("kernel", 0) for drops in both)
@@ -153,30 +168,57 @@ def _read(file: BinaryIO) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class _Options:
-    mtu_bytes: int
-    window_bytes: int
-    congestion_control: str
+    config: EndpointConfig
     vc: int
     mode: str
     impairment: ImpairmentConfig
     seed: int
     timeout_s: float | None
+    unplug_ps: tuple[int, int] | None
+    pause_ps: tuple[int, int] | None
+
+
+async def _unplug(side: Side, after_ps: int, for_ps: int) -> None:
+    """Take the link down, and up again."""
+    await asyncio.sleep(after_ps / PS_PER_S)
+    await asyncio.to_thread(side.set_link, state="down")
+    await asyncio.sleep(for_ps / PS_PER_S)
+    await asyncio.to_thread(side.set_link, state="up")
+
+
+async def _pause(receiver: AsyncEndpoint, every_ps: int, for_ps: int) -> None:
+    """Have the receiver's port stop the sender's, again and again."""
+    while True:
+        await asyncio.sleep(every_ps / PS_PER_S)
+        with suppress(OSError):  # a line that is down or full
+            receiver.port.send_pause(for_ps, priority=0)
+
+
+@asynccontextmanager
+async def _trouble(sides: tuple[Side, Side], options: _Options, receiver: AsyncEndpoint) -> AsyncIterator[None]:
+    """What happens to the line beside the transfer, until that has ended."""
+    tasks = []
+    if options.unplug_ps:
+        tasks.append(asyncio.create_task(_unplug(sides[0], *options.unplug_ps)))
+    if options.pause_ps:
+        tasks.append(asyncio.create_task(_pause(receiver, *options.pause_ps)))
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _run(sides: tuple[Side, Side], options: _Options, transfer: _Transfer, tap: Tap | None) -> None:
     """Open both endpoints, transfer, and report; only Ctrl-C and faults of ours come out."""
     from ttpoe.aio import open_endpoint
-    from ttpoe.config import EndpointConfig
     from ttpoe.errors import TTPoEError
     from ttpoe.impair import Impairment
     from ttpoe.rawsock import RawSocket
     from ttpoe.wire import Mode
 
-    config = EndpointConfig(
-        mtu_bytes=options.mtu_bytes, window_bytes=options.window_bytes,
-        send_buffer_bytes=2 * options.window_bytes, receive_buffer_bytes=4 * options.window_bytes,
-        congestion_control=options.congestion_control,
-    )  # fmt: skip
+    config = options.config
     impairments = []
     if options.impairment.is_active:
         impairments = [Impairment(2 * options.seed + way, options.impairment) for way in range(2)]
@@ -184,7 +226,9 @@ async def _run(sides: tuple[Side, Side], options: _Options, transfer: _Transfer,
     def open_side(way: int) -> AsyncEndpoint:
         side = sides[way]
         mode = Mode[options.mode.upper()]
-        sock = side.call(lambda: RawSocket(side.interface, mode=mode, payload_bytes=config.mtu_bytes))
+        sock = side.call(lambda: RawSocket(
+            side.interface, mode=mode, payload_bytes=config.mtu_bytes, honour_pause=bool(options.pause_ps)
+        ))  # fmt: skip
         return open_endpoint(
             sock, config, impairment=impairments[way] if impairments else None, tap=tap if way == 0 else None
         )
@@ -192,7 +236,7 @@ async def _run(sides: tuple[Side, Side], options: _Options, transfer: _Transfer,
     reason = None
     async with open_side(0) as sender, open_side(1) as receiver:
         try:
-            async with asyncio.timeout(options.timeout_s):
+            async with asyncio.timeout(options.timeout_s), _trouble(sides, options, receiver):
                 await transfer.run(sender, receiver, options.vc)
         except TimeoutError:
             reason = f"not finished after {options.timeout_s:g} s, see --timeout"
@@ -209,18 +253,24 @@ async def _run(sides: tuple[Side, Side], options: _Options, transfer: _Transfer,
 @click.option("--size", type=SIZE, help="Send this many generated bytes, without FILE. [50MB]")
 @click.option("--ipv4", "is_ipv4", is_flag=True, help="IPv4 mode, UDP port 420, in place of our EtherType.")
 @impairment_options
+@click.option("--unplug", type=_UP_DOWN, metavar="AFTER:FOR", help="Take the interface down: 500ms:2s.")
+@click.option("--pause", type=_UP_DOWN, metavar="EVERY:FOR",
+              help="The receiver's port sends PFC, and the sender's honours it: 10ms:1ms.")
+@click.option("--drain-rate", type=RATE, metavar="RATE", help="Read no faster than this.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="N", default=1, help="Of losses and bytes. [1]")
-@click.option("--mtu", type=_MTU, default="1024", help="Payload of a frame; above 1024 is ttpoe-jumbo. [1024]")
+@click.option("--mtu", type=MTU, default="1024", help="Payload of a frame; above 1024 is ttpoe-jumbo. [1024]")
 @click.option("--window", type=SIZE, default="1MB", help="Payload that may wait for its ACK. [1MB]")
 @click.option("--congestion-control", type=click.Choice(CONGESTION_CONTROLS), default="fixed",
               help="Beside --window. [fixed]")  # fmt: skip
+@profile_option
 @click.option("--vc", type=click.IntRange(0, 2), metavar="N", default=2, help="Virtual channel. [2]")
 @click.option("--timeout", type=TIME, help="Give up after this time. [the retry limit decides]")
 @click.option("--capture", type=click.Path(dir_okay=False), metavar="FILE.pcapng", help="Write the sender's frames.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def command(
-    file: Path | None, size: int | None, is_ipv4: bool, impairment: ImpairmentConfig, seed: int, mtu: int,
-    window: int, congestion_control: str, vc: int, timeout: int | None, capture: str | None, as_json: bool,
+    file: Path | None, size: int | None, is_ipv4: bool, impairment: ImpairmentConfig, unplug: tuple[int, int] | None,
+    pause: tuple[int, int] | None, drain_rate: int | None, seed: int, mtu: int, window: int, congestion_control: str,
+    profile: str, vc: int, timeout: int | None, capture: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Move FILE, or generated bytes, over raw sockets between two network namespaces, and compare SHA-256.
 
@@ -230,11 +280,12 @@ def command(
     """
     if file is not None and size is not None:
         raise click.UsageError("--size is for generated bytes; leave it out with a FILE")
-    if window < mtu:
-        raise click.UsageError(f"--window is {window}, below one payload of --mtu {mtu}; raise it")
+    config = endpoint_config(mtu, window, profile, congestion_control=congestion_control)
+    if pause and not 0 < pause[1] <= min(pause[0], _MAX_PAUSE_PS):
+        raise click.UsageError("--pause: FOR must be above 0, at most EVERY, and at most the 3 ms of a PFC frame")
     mode = "ipv4" if is_ipv4 else "ethernet"
     timeout_s = timeout / PS_PER_S if timeout else None
-    options = _Options(mtu, window, congestion_control, vc, mode, impairment, seed, timeout_s)
+    options = _Options(config, vc, mode, impairment, seed, timeout_s, unplug, pause)
 
     from ttpoe.constants import TOTAL_LENGTH_BASE
     from ttpoe.errors import InterfaceError
@@ -254,7 +305,7 @@ def command(
                 for side, address in zip(sides, _ADDRESSES, strict=True):
                     side.add_ipv4(address)
             tap = None if capture is None else _open_tap(capture, sides[0], stack)
-            transfer = _Transfer(chunks, progress_bar(total, stack))
+            transfer = _Transfer(chunks, progress_bar(total, stack), drain_rate)
             asyncio.run(_run(sides, options, transfer, tap))
         except KeyboardInterrupt:
             kept = f"; the capture so far is in {capture}" if capture else ""
@@ -307,6 +358,9 @@ def _print_table(report: Report) -> None:
     add("timeouts", report.timeouts)
     add("probes of a lost tail", report.probes)
     add("refused by a full receiver", report.nack_fulls)
+    if report.pauses:
+        add("pauses honoured", report.pauses)
+        add("paused", report.paused_us, "us")
     add("RTT, least", report.rtt_min_us, "us")
     add("RTT, smoothed", report.srtt_us, "us")
     add("dropped by the kernel", report.kernel_drops)

@@ -224,6 +224,8 @@ class _Server:
     async def _receive(self, stream: Stream) -> None:
         receiver = _Receiver(stream, self._target, self._silence_s)
         await receiver.run()
+        if not self._is_once and not stream.link.field("payloads_received"):
+            return  # a stranger's OPEN, or a sender that changed its mind: there was nothing to receive
         self.status = receiver.status
         receiver.report.tell("received", self._as_json, on_stderr=self._target.path is None)
 
@@ -238,7 +240,7 @@ class _Server:
 @endpoint_options
 def command(
     out: str, once: bool, force: bool, is_ipv4: bool, timeout: int, interface: str, mtu: int, window: int,
-    as_json: bool,
+    profile: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Receive files from `ttpoe send`, until Ctrl-C or, with --once, one.
 
@@ -247,7 +249,7 @@ def command(
 
     Exit status 1: it could not be stored. 3: it did not arrive whole.
     """
-    config = endpoint_config(mtu, window)
+    config = endpoint_config(mtu, window, profile)
     path = None if out == "-" else Path(out)
     if path is None and as_json:
         raise click.UsageError("--json and --out - would share standard output; leave one out")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ttpoe.cli.types import SIZE, Quantity
+from ttpoe.constants import MAX_PAYLOAD_BYTES
 from ttpoe.ipv4 import parse_ipv4
 from ttpoe.units import parse_size_bytes
 from ttpoe.wire import parse_mac
@@ -75,10 +76,17 @@ class Peer(click.ParamType):
         self.fail(f"{value!r} is no address; write a MAC as in 98:ed:5c:00:00:02 or IPv4 as in 10.0.0.2", param, ctx)
 
 
+profile_option = click.option(
+    "--profile", type=click.Choice(["spec", "reference"]), default="spec",
+    help="What the peer is: of the specification, or the reference module. [spec]",
+)  # fmt: skip
+
+
 def endpoint_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options ``--interface``, ``--mtu``, ``--window``, ``--json``."""
+    """Give a command the options ``--interface``, ``--mtu``, ``--window``, ``--profile``, ``--json``."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line."),
+        profile_option,
         click.option("--window", type=SIZE, default="1MB", help="Payload that may wait for its ACK. [1MB]"),
         click.option("--mtu", type=MTU, default="1024", help="Payload of a frame; above 1024 is ttpoe-jumbo. [1024]"),
         click.option("--interface", required=True, metavar="IF", help="Network interface."),
@@ -87,12 +95,15 @@ def endpoint_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def endpoint_config(mtu: int, window: int) -> EndpointConfig:
+def endpoint_config(mtu: int, window: int, profile: str, **changes: Any) -> EndpointConfig:
     """Config for the options; a usage error names the option."""
     from ttpoe.config import EndpointConfig
 
     if window < mtu:
         raise click.UsageError(f"--window is {window}, below one payload of --mtu {mtu}; raise it")
-    return EndpointConfig(
-        mtu_bytes=mtu, window_bytes=window, send_buffer_bytes=2 * window, receive_buffer_bytes=4 * window
-    )
+    if profile == "reference" and mtu > MAX_PAYLOAD_BYTES:
+        raise click.UsageError(f"--mtu is {mtu}; the reference module takes at most {MAX_PAYLOAD_BYTES}")
+    return EndpointConfig.profile(
+        profile, mtu_bytes=mtu, window_bytes=window, send_buffer_bytes=2 * window, receive_buffer_bytes=4 * window,
+        **changes,
+    )  # fmt: skip

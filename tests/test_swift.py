@@ -180,9 +180,10 @@ def test_a_thousand_senders_with_fractional_windows() -> None:
     """1000:1: windows settle below one payload, and nothing is dropped, where fixed windows drop most of it."""
     fabric = make(emulated(1000, 50_000, packets=1), "ttpoe")
     least = []
-    swift_run = fabric.run(on_slice=lambda _: least.append(int(fabric.world.links["cwnd_q20"][::2].min())))
+    links = fabric.world.links
+    swift_run = fabric.run(max_events=20_000, on_slice=lambda _: least.append(int(links["cwnd_q20"][::2].min())))
     assert swift_run.counters["drops"] == 0
-    assert min(least) < ONE // 2
+    assert min(least) < 0.7 * ONE
     fixed = result_of(emulated(1000, 50_000, "fixed", 1), "ttpoe")
     assert fixed.counters["drops"] > 100_000
     assert swift_run.end_ps < fixed.end_ps / 2

@@ -133,7 +133,7 @@ def test_options_arrive_where_they_belong(ttpoe: Cli, monkeypatch: pytest.Monkey
         "link": {"rate_bps": 25 * 10**9, "delay_ps": 3 * 10**6},
         "workload": {"kind": "incast", "senders": 5, "size_bytes": 2**21, "jitter_ps": 7000},
         "switch": {"buffer_bytes": 2 * 10**6, "alpha": 0.5}, "ttpoe": {"mtu_bytes": 512, "window_bytes": 64_000},
-        "roce": {"mtu_bytes": 512},
+        "roce": {"mtu_bytes": 512}, "tcp": {"mtu_bytes": 512},
     })]  # fmt: skip
     assert ttpoe("incast") == 0
     assert seen[1] == make_scenario({})

@@ -125,6 +125,12 @@ class HostConfig:
     """Faulty hosts, one storm each at most."""
 
 
+def _without_marks(policy: Any) -> Any:
+    if policy in ("dctcp", "dcqcn"):
+        raise ValueError(f"{policy} answers ECN marks, which TTPoE frames have no field for; take fixed, reno or swift")
+    return policy
+
+
 @dataclass(frozen=True, config=STRICT)
 class TtpoeConfig:
     """TTPoE endpoints; the protocol's own readings are in docs/design.md."""
@@ -142,7 +148,7 @@ class TtpoeConfig:
     rto_max_ps: PositivePicoseconds = units.PS_PER_S
     retry_limit: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16
     """Timeouts in a row without progress before the link fails."""
-    congestion_control: Literal["fixed", "reno", "swift"] = "fixed"
+    congestion_control: Annotated[Literal["fixed", "reno", "swift"], BeforeValidator(_without_marks)] = "fixed"
     """fixed: ``window_bytes`` alone limits what is in flight; reno: RFC 5681 as well; swift: by delay as well."""
     initial_window_packets: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 10
     """Congestion window at the start, in payloads of ``mtu_bytes`` (RFC 6928)."""

@@ -274,6 +274,8 @@ def test_an_endpoint_is_woken_when_the_next_payload_may_go() -> None:
 def test_numbers_that_make_no_sense() -> None:
     with pytest.raises(ConfigError, match="above rto_max_ps; lower it"):
         make_scenario({"ttpoe": {"target_delay_ps": "2s"}})
+    with pytest.raises(ConfigError, match=r"ttpoe\.congestion_control: dctcp answers ECN marks, which TTPoE"):
+        make_scenario({"ttpoe": {"congestion_control": "dctcp"}})
     with pytest.raises(ValueError, match="target_delay_ps is 0"):
         EndpointConfig(target_delay_ps=0)
     with pytest.raises(ValueError, match="a target above zero"):

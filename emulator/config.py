@@ -36,6 +36,7 @@ from emulator.roce_config import DcqcnConfig, RoceConfig, SelectiveConfig
 from emulator.routing import POLICIES
 from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
 from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig, WatchdogConfig
+from emulator.tcp_config import TcpConfig
 from emulator.transports import (
     DEFAULT_TRANSPORTS,
     PROFILES,
@@ -51,8 +52,10 @@ from emulator.workloads import CONFIGS, FlowConfig, WorkloadConfig
 from emulator.workloads.patterns import IncastConfig
 from ttpoe import constants, units
 from ttpoe.impairments import ImpairmentConfig
+from ttpoe.state import CONGESTION_CONTROLS
 
 assert set(get_args(RoutingName)) == set(POLICIES)
+assert set(CONGESTION_CONTROLS) < set(get_args(CongestionControl))
 assert set(get_args(Recovery)) == set(roce.RECOVERIES)
 
 
@@ -128,6 +131,12 @@ class HostConfig:
     """Faulty hosts, one storm each at most."""
 
 
+def _without_marks(policy: Any) -> Any:
+    if policy in ("dctcp", "dcqcn"):
+        raise ValueError(f"{policy} answers ECN marks, which TTPoE frames have no field for; take fixed, reno or swift")
+    return policy
+
+
 @dataclass(frozen=True, config=STRICT)
 class TtpoeConfig:
     """TTPoE endpoints; the protocol's own readings are in docs/design.md."""
@@ -145,10 +154,14 @@ class TtpoeConfig:
     rto_max_ps: PositivePicoseconds = units.PS_PER_S
     retry_limit: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16
     """Timeouts in a row without progress before the link fails."""
-    congestion_control: Literal["fixed", "reno"] = "fixed"
-    """fixed: ``window_bytes`` alone limits what is in flight; reno: RFC 5681 as well."""
+    congestion_control: Annotated[Literal["fixed", "reno", "swift"], BeforeValidator(_without_marks)] = "fixed"
+    """fixed: ``window_bytes`` alone limits what is in flight; reno: RFC 5681 as well; swift: by delay as well."""
     initial_window_packets: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 10
     """Congestion window at the start, in payloads of ``mtu_bytes`` (RFC 6928)."""
+    target_delay_ps: PositivePicoseconds = 25 * units.PS_PER_US
+    """swift: the round trip that it aims at."""
+    flow_scaling_ps: Picoseconds = 125 * units.PS_PER_US
+    """swift: how much longer that may be for windows of a tenth of a payload; less the larger they are."""
     tail_loss_probe: Annotated[bool, Field(strict=True)] = True
     """Send the last frame once more after two round trips without a sign of life (RFC 8985, 7)."""
     probe_min_ps: Picoseconds = 0
@@ -162,6 +175,8 @@ class TtpoeConfig:
             raise ValueError("rto_min_ps, rto_initial_ps and rto_max_ps must be in this order")
         if self.probe_min_ps > self.rto_max_ps:
             raise ValueError("probe_min_ps is above rto_max_ps; lower it")
+        if max(self.target_delay_ps, self.flow_scaling_ps) > self.rto_max_ps:
+            raise ValueError("target_delay_ps or flow_scaling_ps is above rto_max_ps; lower it")
         return self
 
 
@@ -244,6 +259,7 @@ class ScenarioConfig:
     """What happens to links, NICs, hosts and switches."""
     ttpoe: TtpoeConfig = field(default_factory=TtpoeConfig)
     roce: RoceConfig = field(default_factory=RoceConfig)
+    tcp: TcpConfig = field(default_factory=TcpConfig)
     dcqcn: DcqcnConfig = field(default_factory=DcqcnConfig)
     selective: SelectiveConfig = field(default_factory=SelectiveConfig)
 
@@ -279,7 +295,7 @@ class ScenarioConfig:
             raise ValueError(f"transports: there is no {unknown[0]!r}; there are " + ", ".join(known))
         if len(set(self.transports)) != len(self.transports):
             raise ValueError("transports: one of them is named twice")
-        marked = [name for name in self.transports if self.profile(name).is_ect]
+        marked = [name for name in self.transports if self.profile(name).is_roce and self.profile(name).is_ect]
         if self.roce.version == 1 and (marked or self.roce.ecn):
             what = f"leave out {marked[0]}, which needs one" if marked else "set ecn = false"
             raise ValueError(f"roce.version: RoCEv1 frames have no ECN field; {what}, or make it 2")
@@ -328,6 +344,7 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "workload.flows": (FlowConfig,),
     "ttpoe": (TtpoeConfig,),
     "roce": (RoceConfig,),
+    "tcp": (TcpConfig,),
     "dcqcn": (DcqcnConfig,),
     "selective": (SelectiveConfig,),
     "profiles": (ProfileConfig,),

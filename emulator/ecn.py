@@ -51,6 +51,11 @@ def default_thresholds(rate_bps: int) -> tuple[int, int, float]:
     return next(row[1:] for row in reversed(DEFAULTS) if row[0] <= rate_bps)
 
 
+def step_threshold(rate_bps: int) -> int:
+    """DCTCP's K for a line rate: 30 KB for each 10 Gb/s (Alizadeh et al., "Data Center TCP", 2010, section 4)."""
+    return min(30_000 * rate_bps // 10_000_000_000, MAX_THRESHOLD_BYTES)
+
+
 def no_marking(ports: int) -> np.ndarray:
     """MARKING rows of ports that mark nothing."""
     rows = np.zeros(ports, MARKING)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator import roce, rows, series, world
+from emulator import roce, rows, series, tcp, world
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
 from emulator.config import ConfigError, ScenarioConfig, drain_ratio
 from emulator.deadlock import BufferCycle, Watch, check_routes
@@ -28,6 +28,7 @@ from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
 from emulator.switching import EcnConfig
+from emulator.tcp_config import build_tcp
 from emulator.timeline import Timeline
 from emulator.topology import Topology
 from emulator.watchdog import INCIDENT
@@ -108,11 +109,8 @@ class Fabric:
             raise ConfigError(
                 f"link.impairments.duplicate: {transport} accounts for each frame once by its credits; leave it out"
             )
-        if scenario.switch.trim_priority is not None and self.profile.is_selective:
-            raise ConfigError(
-                f"switch.trim_priority: {transport} keeps what comes out of order and has no use for headers alone; "
-                "leave it out"
-            )
+        if scenario.switch.trim_priority is not None and (self.profile.is_selective or self.profile.is_tcp):
+            raise ConfigError(f"switch.trim_priority: {transport} has no use for headers alone; leave it out")
         if scenario.events and (self.profile.flow_control == "credits" or scenario.link.retry_bytes):
             raise ConfigError(
                 f"events: what is under way on a line that fails is not told to credits or link.retry_bytes; leave "
@@ -204,13 +202,15 @@ class Fabric:
             engine=engine, schedule=schedule, nodes=nodes, far=rows.zeros(event_rows, EVENT),
             due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
-            ports=ports, queues=queues, dwrr=dwrr, marking=set_marking(self.ecn, topology, self.seed),
+            ports=ports, queues=queues, dwrr=dwrr,
+            marking=set_marking(self.ecn, topology, self.seed, is_step=self.profile.is_tcp),
             ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
             credits=memory.credits, retries=prepare_retries(scenario.link.retry_bytes, topology, frame_bytes),
             storms=np.zeros(n_ports * PRIORITIES if watchdog else 1, np.int64),
             incidents=np.zeros(_INCIDENTS if watchdog else 1, INCIDENT),
             packets=_chain(rows.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
+            tcp_frames=frames.view(tcp.TCP_FRAME), tcp_out=out.view(tcp.TCP_FRAME), **build_tcp(self, ends, ports),
             flows=flows, dependents=waiting, dependents_first=waiting_first, ends=ends,
             links=links, ring=ring, pools=pools, params=params, **build_roce(self, ends, ports),
             kicks=np.zeros(n_ports, np.int32), **self._build_routing(memory.switches),
@@ -306,7 +306,7 @@ class Fabric:
     @property
     def is_paced(self) -> bool:
         """Whether ends have a rate that may be below their line's."""
-        return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.rate_bps is not None)
+        return self.profile.is_roce and (self.profile.is_ect or self.scenario.roce.rate_bps is not None)
 
     @property
     def ecn(self) -> EcnConfig | None:
@@ -317,7 +317,8 @@ class Fabric:
     @property
     def is_ecn_capable(self) -> bool:
         """Whether senders set ECT, so that switches may mark."""
-        return not self.profile.is_ttpoe and (self.profile.is_ect or self.scenario.roce.ecn)
+        asked = (self.profile.is_roce and self.scenario.roce.ecn) or (self.profile.is_tcp and self.scenario.tcp.ecn)
+        return self.profile.is_ect or asked
 
     @property
     def watched_port(self) -> int:
@@ -328,11 +329,14 @@ class Fabric:
 
     def _build_ttpoe(self, n_flows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         config = self.scenario.ttpoe
+        own = self.profile.congestion_control
+        policy = own if self.profile.is_ttpoe and own != "none" else config.congestion_control
         params = state.make_params(
             mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
             rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,
-            congestion_control=config.congestion_control, initial_window_packets=config.initial_window_packets,
+            congestion_control=policy, initial_window_packets=config.initial_window_packets,
             tail_loss_probe=config.tail_loss_probe, probe_min_ps=config.probe_min_ps,
+            target_delay_ps=config.target_delay_ps, flow_scaling_ps=config.flow_scaling_ps,
         )
         pools = np.zeros(self.topology.hosts + 1, state.POOL)
         pools["limit_bytes"] = config.window_bytes if config.shared_window else units.NEVER
@@ -453,7 +457,10 @@ class Fabric:
         frames = rows.doubled(self.world.frames)
         engine["free_head"] = old
         engine["free_count"] += old
-        self.world = self.world._replace(packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME))
+        self.world = self.world._replace(
+            packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME),
+            tcp_frames=frames.view(tcp.TCP_FRAME),
+        )  # fmt: skip
 
 
 def _choose_nics(topology: Topology, messages: list[Message]) -> np.ndarray:

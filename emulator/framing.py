@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emulator import ideal, roce
+from emulator import ideal, roce, tcp
 from emulator.packet import LINE_ONLY_BYTES
-from emulator.world import ROCE, TTPOE
+from emulator.world import ROCE, TCP, TTPOE
 from ttpoe._jit import kernel
 from ttpoe.constants import FCS_BYTES, HEADER_BYTES, MIN_FRAME_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.fsm import Opcode
@@ -53,9 +53,18 @@ def frame_wire_bytes(protocol, framing, opcode, payload_bytes):
     return size - _NOT_INFINIBAND_BYTES if framing == INFINIBAND else size
 
 
+@kernel(export=True, inline=True)
+def tcp_wire_bytes(framing, payload_bytes, blocks, third_block):
+    """As :func:`frame_wire_bytes`, of TCP: data by its payload, an acknowledgement by its SACK blocks."""
+    if framing == PEER:
+        return payload_bytes if payload_bytes > 0 else PEER_CONTROL_BYTES
+    return tcp.data_wire_bytes(payload_bytes) if payload_bytes > 0 else tcp.ack_wire_bytes(blocks, third_block)
+
+
 def mtu_of(transport: str, scenario: ScenarioConfig) -> int:
     """Payload of a transport's full frames."""
-    return scenario.ttpoe.mtu_bytes if scenario.profile(transport).is_ttpoe else scenario.roce.mtu_bytes
+    by_protocol = {TTPOE: scenario.ttpoe.mtu_bytes, ROCE: scenario.roce.mtu_bytes, TCP: scenario.tcp.mtu_bytes}
+    return by_protocol[scenario.profile(transport).protocol]
 
 
 def framing_of(transport: str, scenario: ScenarioConfig) -> int:
@@ -76,17 +85,19 @@ def line_only_bytes(transport: str, scenario: ScenarioConfig) -> int:
 def data_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of a transport's largest frame."""
     protocol = scenario.profile(transport).protocol
-    opcode = _PAYLOAD if protocol == TTPOE else roce.WRITE_ONLY
-    framing = framing_of(transport, scenario)
-    return max(
-        int(frame_wire_bytes(protocol, framing, opcode, mtu_of(transport, scenario))),
-        control_wire_bytes(transport, scenario),
-    )
+    framing, mtu_bytes = framing_of(transport, scenario), mtu_of(transport, scenario)
+    if protocol == TCP:
+        largest = tcp_wire_bytes(framing, mtu_bytes, 0, 0)
+    else:
+        largest = frame_wire_bytes(protocol, framing, _PAYLOAD if protocol == TTPOE else roce.WRITE_ONLY, mtu_bytes)
+    return max(int(largest), control_wire_bytes(transport, scenario))
 
 
 def control_wire_bytes(transport: str, scenario: ScenarioConfig) -> int:
     """Bytes on the line of an acknowledgement, and of all of TTPoE's frames without payload."""
     protocol = scenario.profile(transport).protocol
+    if protocol == TCP:
+        return int(tcp_wire_bytes(framing_of(transport, scenario), 0, 0, 0))
     opcode = int(Opcode.ACK) if protocol == TTPOE else roce.ACKNOWLEDGE
     return int(frame_wire_bytes(protocol, framing_of(transport, scenario), opcode, 0))
 
@@ -98,6 +109,9 @@ def message_frames(
     count = -(-size_bytes // mtu_bytes)
     last_bytes = size_bytes - (count - 1) * mtu_bytes
     first_bytes = min(mtu_bytes, size_bytes)
+    if protocol == TCP:
+        full, last = (int(tcp_wire_bytes(framing, payload, 0, 0)) for payload in (first_bytes, last_bytes))
+        return ideal.Frames(count, full, full, last)
     opcodes = (_PAYLOAD,) * 3
     if protocol == ROCE and is_selective:
         opcodes = (roce.WRITE_ONLY,) * 3

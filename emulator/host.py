@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from emulator.buffer import PRIORITY_SHIFT
 from emulator.dcqcn import on_cnp, on_mark, rate_after, settle
-from emulator.framing import frame_wire_bytes, is_data_frame
+from emulator.framing import frame_wire_bytes, is_data_frame, tcp_wire_bytes
 from emulator.packet import ANSWER, CE, DATA, free_packet, take_packet
 from emulator.roce import (
     CNP,
@@ -21,20 +21,29 @@ from emulator.roce import (
 )
 from emulator.schedule import TIMER, push
 from emulator.selective import selective_on_frame, selective_on_timeout, selective_poll
-from emulator.world import TTPOE
+from emulator.tcp import tcp_is_ready, tcp_on_frame, tcp_on_submit, tcp_on_timeout, tcp_poll
+from emulator.world import TCP, TTPOE
 from ttpoe._jit import kernel
 from ttpoe.fsm import State
 from ttpoe.machine import next_payload_bytes, on_frame, on_open, on_read, on_submit, on_timeout, poll_payload, release
+from ttpoe.state import CongestionControl
 from ttpoe.units import NEVER, serialization_ps
 
 _CLOSED = int(State.CLOSED)
+_SWIFT = int(CongestionControl.SWIFT)
 
 
 @kernel(inline=True)
 def arm_timer(world, e):
     """Make sure that an event is due when end ``e``'s transport next wants one; later deadlines cost nothing."""
     end = world.ends[e]
-    at_ps = world.links[e]["timer_at_ps"] if world.engine[0]["protocol"] == TTPOE else world.qps[e]["timer_at_ps"]
+    protocol = world.engine[0]["protocol"]
+    if protocol == TTPOE:
+        at_ps = world.links[e]["timer_at_ps"]
+    elif protocol == TCP:
+        at_ps = world.tcps[e]["timer_at_ps"]
+    else:
+        at_ps = world.qps[e]["timer_at_ps"]
     if at_ps < end["timer_pending_ps"]:
         end["timer_pending_ps"] = at_ps
         push(world, at_ps, TIMER, e, world.ports[end["port"]])
@@ -45,6 +54,8 @@ def _is_ready(world, e):
     if world.engine[0]["protocol"] == TTPOE:
         pool = world.pools[world.ends[e]["host"]]
         return next_payload_bytes(world.links[e], pool, world.params[0], world.ring)
+    if world.engine[0]["protocol"] == TCP:
+        return tcp_is_ready(world.tcps[e], world.tcp_params[0], world.slots)
     return roce_is_ready(world.qps[e], world.roce_params[0])
 
 
@@ -137,15 +148,19 @@ def make_packet(world, e, k):
     packet["in_port"] = -1
     opcode = int(row["opcode"])
     engine = world.engine[0]
-    is_data = is_data_frame(engine["protocol"], opcode)
-    packet["wire_bytes"] = frame_wire_bytes(
-        engine["protocol"], engine["framing"], opcode, row["payload_bytes"]
-    )
+    if engine["protocol"] == TCP:
+        is_data = row["payload_bytes"] > 0
+        packet["wire_bytes"] = tcp_wire_bytes(engine["framing"], row["payload_bytes"], row["rx_seq"], int(row["vc"]))
+    else:
+        is_data = is_data_frame(engine["protocol"], opcode)
+        packet["wire_bytes"] = frame_wire_bytes(
+            engine["protocol"], engine["framing"], opcode, row["payload_bytes"]
+        )
     packet["kind"] = DATA if is_data else ANSWER
     if is_data:
         packet["priority"] = end["priority"]
         packet["ecn"] = world.engine[0]["data_ecn"]
-    elif opcode == CNP:
+    elif opcode == CNP and world.engine[0]["protocol"] != TCP:
         packet["priority"] = world.engine[0]["cnp_priority"]
     else:
         packet["priority"] = end["answer_priority"]
@@ -178,7 +193,7 @@ def _pace(world, e, wire_bytes, now_ps):
 def host_on_wake(world, e, now_ps):
     """End ``e`` may send, or its rate may have grown: what is left of its wait, in bytes, passes at the new rate."""
     end = world.ends[e]
-    if end["send_at_ps"] <= now_ps:
+    if end["send_at_ps"] <= now_ps or world.engine[0]["protocol"] == TTPOE:
         return
     rate = world.rates[e]
     left_bytes = ((end["send_at_ps"] - now_ps) * rate["paced_bps"] + 7_999_999_999_999) // 8_000_000_000_000
@@ -186,6 +201,16 @@ def host_on_wake(world, e, now_ps):
     rate["paced_bps"] = rate["rate_bps"]
     end["send_at_ps"] = now_ps + serialization_ps(left_bytes, rate["rate_bps"])
     _push_wake(world, e, end["send_at_ps"])
+
+
+@kernel(inline=True)
+def _follow_pace(world, e, now_ps):
+    """Hold end ``e`` back for as long as its link does, whose window may be less than a payload."""
+    end = world.ends[e]
+    at_ps = world.links[e]["pace_at_ps"]
+    if at_ps > now_ps and at_ps != end["send_at_ps"]:
+        push(world, at_ps, TIMER, len(world.ends) + len(world.flows) + e, world.ports[end["port"]])
+    end["send_at_ps"] = at_ps
 
 
 @kernel(inline=True)
@@ -198,6 +223,8 @@ def host_poll(world, i, queue, now_ps):
             n = poll_payload(
                 world.links[e], world.ring, world.pools[end["host"]], world.params[0], now_ps, world.out, 0
             )
+        elif world.engine[0]["protocol"] == TCP:
+            n = tcp_poll(world.tcps[e], world.tcp_params[0], world.slots, now_ps, world.tcp_out, 0)
         elif world.roce_params[0]["recovery"] < SELECTIVE_REPEAT:
             n = roce_poll(world.qps[e], world.roce_params[0], now_ps, world.roce_out, 0)
         else:
@@ -212,6 +239,11 @@ def host_poll(world, i, queue, now_ps):
             continue
         arm_timer(world, e)
         p = make_packet(world, e, 0)
+        if world.params[0]["congestion_control"] == _SWIFT and world.engine[0]["protocol"] == TTPOE:
+            _follow_pace(world, e, now_ps)
+            if end["send_at_ps"] > now_ps:
+                end["is_ready"] = 0
+                return p
         if world.engine[0]["is_paced"] != 0 and _pace(world, e, int(world.packets[p]["wire_bytes"]), now_ps) != 0:
             end["is_ready"] = 0
             return p
@@ -250,6 +282,13 @@ def _note_progress(world, e, now_ps):
     if world.engine[0]["protocol"] == TTPOE:
         failure = world.links[e]["failure"]
         done_bytes = world.links[e]["acked_bytes"] if e & 1 == 0 else world.links[e]["rx_bytes"]
+    elif world.engine[0]["protocol"] == TCP:
+        tcp = world.tcps[e]
+        failure = tcp["failure"]
+        if e & 1:
+            done_bytes = tcp["rx_bytes"]
+        else:
+            done_bytes = tcp["message_bytes"] if tcp["una"] == tcp["packets"] else 0
     else:
         qp = world.qps[e]
         failure = qp["failure"]
@@ -326,8 +365,15 @@ def host_on_frame(world, p, now_ps):
         pool = world.pools[world.ends[e]["host"]]
         rx_bytes = world.links[e]["rx_bytes"]
         n = on_frame(world.links[e], world.ring, pool, world.params[0], world.frames[p], now_ps, world.out, 0)
+        if world.params[0]["congestion_control"] == _SWIFT:
+            _follow_pace(world, e, now_ps)
         if world.packets[p]["fate"] != 0 and world.links[e]["rx_bytes"] != rx_bytes:
             world.flows[e >> 1]["corrupted"] += 1  # a checksum would have told; TTPoE has none
+    elif world.engine[0]["protocol"] == TCP:
+        n = tcp_on_frame(
+            world.tcps[e], world.tcp_params[0], world.slots, world.received, world.blocks, world.tcp_frames[p],
+            int(world.packets[p]["ecn"]), now_ps, world.tcp_out, 0,
+        )  # fmt: skip
     else:
         n = _roce_on_packet(world, e, p, now_ps)
     world.engine[0]["delivered"] += 1
@@ -348,6 +394,10 @@ def host_on_timer(world, e, now_ps):
     if world.engine[0]["protocol"] == TTPOE:
         n = on_timeout(world.links[e], world.params[0], now_ps, world.out, 0)
         release(world.links[e], world.pools[end["host"]])
+        if world.params[0]["congestion_control"] == _SWIFT:
+            _follow_pace(world, e, now_ps)
+    elif world.engine[0]["protocol"] == TCP:
+        n = tcp_on_timeout(world.tcps[e], world.tcp_params[0], world.slots, world.blocks, now_ps, world.tcp_out, 0)
     elif world.roce_params[0]["recovery"] < SELECTIVE_REPEAT:
         roce_on_timeout(world.qps[e], world.roce_params[0], now_ps)
     else:
@@ -371,6 +421,8 @@ def host_start_flow(world, f, now_ps):
         if world.links[e]["state"] == _CLOSED:
             n = on_open(world.links[e], now_ps, world.out, 0)
         on_submit(world.links[e], size_bytes)
+    elif world.engine[0]["protocol"] == TCP:
+        tcp_on_submit(world.tcps[e], world.tcp_params[0], size_bytes)
     else:
         roce_on_submit(world.qps[e], world.roce_params[0], size_bytes)
     arm_timer(world, e)

@@ -15,7 +15,7 @@ import numpy as np
 from emulator.packet import PFC, free_packet, take_packet
 from emulator.schedule import mix32
 from emulator.workloads.message import name_hash
-from emulator.world import ROCE
+from emulator.world import TTPOE
 from ttpoe._jit import kernel
 from ttpoe.impairments import ImpairmentConfig
 from ttpoe.units import NEVER
@@ -270,12 +270,13 @@ def next_overdue_ps(row, packets):
 def is_lost(engine, rows, packets, p, i, is_at_host):
     """1 if packet ``p``, at the end of the line of row ``i``, goes no further: counted and freed.
 
-    The line may have lost it; a RoCE host refuses what was corrupted on any line, as its ICRC shows.
+    The line may have lost it; a host refuses what was corrupted on any line, as RoCE's ICRC or TCP's
+    checksum shows; TTPoE has neither.
     """
     fate = int(packets[p]["fate"])
     if fate & CAUSE:
         rows[i]["counts"][fate & CAUSE] += 1
-    elif is_at_host != 0 and engine["protocol"] == ROCE and packets[p]["kind"] < PFC:
+    elif is_at_host != 0 and engine["protocol"] != TTPOE and packets[p]["kind"] < PFC:
         engine["bad_icrc"] += 1
     else:
         return 0

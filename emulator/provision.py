@@ -9,7 +9,7 @@ import numpy as np
 from emulator.buffer import INGRESS, PRIORITIES, RULES, SHARED, SWITCH
 from emulator.credits import BLOCK_BYTES, CREDIT_WIRE_BYTES, CREDITS
 from emulator.dwrr import DWRR
-from emulator.ecn import no_marking
+from emulator.ecn import no_marking, step_threshold
 from emulator.pfc import PFC_WIRE_BYTES
 from emulator.quantities import ConfigError
 from emulator.retry import CONTROL_BYTES, RETRY
@@ -198,12 +198,14 @@ def share_lines(config: SwitchConfig, topology: Topology, frame_bytes: int) -> t
     return rows, weighted
 
 
-def set_marking(ecn: EcnConfig | None, topology: Topology, seed: int) -> np.ndarray:
-    """MARKING rows, one a port; only those of switches mark."""
+def set_marking(ecn: EcnConfig | None, topology: Topology, seed: int, *, is_step: bool) -> np.ndarray:
+    """MARKING rows, one a port; only those of switches mark. ``is_step``: by DCTCP's K where no threshold is given."""
     rows = no_marking(len(topology.port_names))
     if ecn is not None:
         for i in np.flatnonzero(topology.port_switch >= 0).tolist():
             kmin, kmax, pmax = ecn.thresholds(int(topology.rate_bps[i]))
+            if is_step and ecn.kmin_bytes is None:
+                kmin = kmax = step_threshold(int(topology.rate_bps[i]))
             turn = name_hash(seed, "ecn", topology.port_names[i]) & 0xFFFFFFFF
             rows[i] = (kmin, kmax, round(pmax * 2**32), turn, 0)
     return rows

@@ -36,7 +36,7 @@ def build_roce(fabric: Fabric, ends: np.ndarray, ports: np.ndarray) -> dict[str,
         "selective": np.zeros(1, selective.SELECTIVE), "bits": np.zeros(1, np.int64),
         "rates": np.zeros(1, dcqcn.RATE), "dcqcn": make_dcqcn_params(scenario.dcqcn),
     }  # fmt: skip
-    if profile.is_ttpoe:
+    if not profile.is_roce:
         return arrays
     qps = arrays["qps"] = zeros(len(ends), roce.QP)
     psns = [name_hash(fabric.seed, "psn", message.name) & roce.PSN_MASK for message in fabric.messages]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from emulator import breakdown, ideal
+from emulator import breakdown, ideal, world
 from emulator.breakdown import quantile
 from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.conservation import arrived, check_conservation
@@ -173,7 +173,10 @@ def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
 
 
 def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -> int:
-    """Completion time of one message alone on an idle path between two NICs: the first of the shortest."""
+    """Completion time of one message alone on an idle path between two NICs: the first of the shortest.
+
+    By the window of memory alone: what a congestion window adds, as TCP's slow start does, is slowdown.
+    """
     hops, back = _hops(fabric, src_nic, dst_nic), _hops(fabric, dst_nic, src_nic)
     transport, scenario = fabric.transport, fabric.scenario
     mtu_bytes = mtu_of(transport, scenario)
@@ -189,6 +192,10 @@ def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -
             opening = ideal.control_path_ps(hops, control) + ideal.control_path_ps(back, control)
         window = config.window_bytes // mtu_bytes
         return opening + ideal.ideal_fct_ps(hops, back, frames, control, window, last_window)
+    if fabric.profile.is_tcp:
+        tcp = scenario.tcp
+        window, every = tcp.window_packets, min(tcp.ack_every_packets, tcp.window_packets)
+        return ideal.ideal_fct_ps(hops, back, frames, control, window, window, every)
     roce = scenario.roce
     window = int(fabric.world.roce_params[0]["window_bytes"]) // roce.mtu_bytes
     return ideal.ideal_fct_ps(hops, back, frames, control, window, window, roce.ack_every_packets)
@@ -238,7 +245,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     engine = w.engine[0]
     inside = check_conservation(w)
     is_ttpoe = fabric.profile.is_ttpoe
-    rows = (w.links if is_ttpoe else w.qps)[0::2]
+    rows = {world.TTPOE: w.links, world.ROCE: w.qps, world.TCP: w.tcps}[fabric.profile.protocol][0::2]
     flows = np.zeros(len(w.flows), FLOW_RESULT)
     for name in ("size_bytes", "start_ps", "drops", "corrupted", "failure"):
         flows[name] = w.flows[name]
@@ -320,7 +327,9 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
-        **{name: int(w.rates[name].sum()) for name in ("marks_received", "cnps_sent")},
+        "marks_received": int(w.rates["marks_received"].sum() + w.tcps["marks_received"].sum()),
+        "cnps_sent": int(w.rates["cnps_sent"].sum()),
+        **{name: int(w.tcps[name].sum()) for name in ("recoveries", "eces_received")},
         "max_shared_bytes": int(w.shared["max_bytes"].max()),
         "end_ps": end_ps,
     }

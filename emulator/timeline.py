@@ -96,8 +96,9 @@ class Timeline:
             for end in ends.tolist():
                 release_at(w.links, end, w.pools, int(w.ends["host"][end]))
         else:
-            w.qps["failure"][ends] = HOST_FAILED
-            w.qps["timer_at_ps"][ends] = NEVER
+            transport_rows = w.tcps if self._fabric.profile.is_tcp else w.qps
+            transport_rows["failure"][ends] = HOST_FAILED
+            transport_rows["timer_at_ps"][ends] = NEVER
 
     def _reroute(self, stop: Stop) -> None:
         fabric = self._fabric

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from emulator.world import ROCE, TTPOE
+from emulator.tcp_congestion import POLICIES
+from emulator.world import ROCE, TCP, TTPOE
+from ttpoe.state import CONGESTION_CONTROLS
 
 FlowControl = Literal["none", "pfc", "credits"]
-CongestionControl = Literal["none", "dcqcn"]
+CongestionControl = Literal["none", "dcqcn", "fixed", "reno", "swift", "cubic", "dctcp"]
 Recovery = Literal["go-back-n", "go-back-0", "selective", "reordering"]
 WindowLimit = Literal["psn", "bdp"]
 RoutingName = Literal["ecmp", "weighted", "flowlet", "round-robin", "random", "adaptive"]
@@ -26,13 +28,14 @@ class Profile:
     ----------
     name : str
     protocol : int
-        `emulator.world.TTPOE` or `ROCE`: whose endpoint kernels hosts run.
+        `emulator.world.TTPOE`, `ROCE` or `TCP`: whose endpoint kernels hosts run.
     flow_control : str
         Of links: ``none`` (the switch is drop-tail), ``pfc`` or ``credits``.
     is_infiniband : bool
         Whether frames of :mod:`emulator.roce` are InfiniBand's: no Ethernet, IP and UDP around them.
     congestion_control : str
-        Of RoCE: ``none`` or ``dcqcn``, with marks from switches. TTPoE's is ``ttpoe.congestion_control``.
+        Of RoCE: ``none`` or ``dcqcn``; of TCP: ``reno``, ``cubic`` or ``dctcp``; of TTPoE: one of
+        `ttpoe.state.CONGESTION_CONTROLS`, or ``none`` for what ``ttpoe.congestion_control`` says.
     recovery : str
         Of RoCE, a key of :data:`emulator.roce.RECOVERIES`.
     window : str
@@ -56,6 +59,16 @@ class Profile:
         return self.protocol == TTPOE
 
     @property
+    def is_tcp(self) -> bool:
+        """Whether hosts run :mod:`emulator.tcp`."""
+        return self.protocol == TCP
+
+    @property
+    def is_roce(self) -> bool:
+        """Whether hosts run :mod:`emulator.roce` or :mod:`emulator.selective`."""
+        return self.protocol == ROCE
+
+    @property
     def is_lossless(self) -> bool:
         """Whether links promise not to drop."""
         return self.flow_control != "none"
@@ -68,16 +81,26 @@ class Profile:
     @property
     def is_ect(self) -> bool:
         """Whether its data is ECN-capable, switches mark it by default, and receivers answer marks."""
-        return self.congestion_control == "dcqcn"
+        return self.congestion_control in ("dcqcn", "dctcp")
 
     def fault(self) -> str | None:
         """Why this cannot be, as ``field: reason``, or None."""
-        if not self.is_ttpoe:
+        if self.is_roce:
+            if self.congestion_control not in ("none", "dcqcn"):
+                return f"congestion_control: RoCE has none and dcqcn; base {self.congestion_control} on iwarp or ttpoe"
             return None
-        if self.congestion_control != "none":
+        if self.is_tcp:
+            if self.congestion_control not in POLICIES:
+                return f"congestion_control: TCP has {', '.join(POLICIES)}; it cannot have {self.congestion_control}"
+            if self.recovery != "go-back-n":
+                return f"recovery: TCP has its own; base {self.recovery} on a RoCE transport"
+            if self.window != "psn":
+                return "window: bdp is for RoCE; set tcp.window_bytes"
+            return None
+        if self.congestion_control not in ("none", *CONGESTION_CONTROLS):
             return (
-                "congestion_control: dcqcn answers ECN marks, which TTPoE frames have no field for; base it on a "
-                "RoCE transport, or set ttpoe.congestion_control"
+                f"congestion_control: {self.congestion_control} answers ECN marks, which TTPoE frames have no field "
+                f"for, or is another transport's; TTPoE has {', '.join(CONGESTION_CONTROLS)}"
             )
         if self.recovery != "go-back-n":
             return f"recovery: TTPoE goes back N; base {self.recovery} on a RoCE transport"
@@ -91,6 +114,8 @@ PROFILES: dict[str, Profile] = {
     for profile in (
         Profile("ttpoe", TTPOE),
         Profile("ttpoe-pfc", TTPOE, flow_control="pfc"),
+        Profile("ttpoe-reno", TTPOE, congestion_control="reno"),
+        Profile("ttpoe-swift", TTPOE, congestion_control="swift"),
         Profile("roce-pfc", ROCE, flow_control="pfc"),
         Profile("roce", ROCE),
         Profile("roce-dcqcn", ROCE, flow_control="pfc", congestion_control="dcqcn"),
@@ -100,6 +125,9 @@ PROFILES: dict[str, Profile] = {
             "spectrum", ROCE, flow_control="pfc", congestion_control="dcqcn", recovery="reordering", routing="adaptive"
         ),
         Profile("ib", ROCE, flow_control="credits", is_infiniband=True),
+        Profile("iwarp", TCP, congestion_control="cubic"),
+        Profile("iwarp-reno", TCP, congestion_control="reno"),
+        Profile("iwarp-dctcp", TCP, congestion_control="dctcp"),
     )
 }
 TRANSPORTS = tuple(PROFILES)

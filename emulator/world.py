@@ -48,6 +48,7 @@ ENGINE = np.dtype(
 
 TTPOE = 0
 ROCE = 1
+TCP = 2
 """Protocols of ``engine["protocol"]``."""
 
 PORT = whole_lines(
@@ -150,8 +151,10 @@ class World(NamedTuple):
     packets: np.ndarray
     frames: np.ndarray  # FRAME, (packets,)
     roce_frames: np.ndarray  # the same memory as ROCE_FRAME
+    tcp_frames: np.ndarray  # and as TCP_FRAME
     out: np.ndarray  # FRAME, a few rows of scratch for answers
     roce_out: np.ndarray
+    tcp_out: np.ndarray
     flows: np.ndarray
     dependents: np.ndarray  # int32: flows that wait for an end to be done, end by end
     dependents_first: np.ndarray  # int32 (ends + 1,): where each end's begin
@@ -166,6 +169,11 @@ class World(NamedTuple):
     bits: np.ndarray  # int64: their rings of 32 bits a word
     rates: np.ndarray  # RATE, (ends,) where ends have a rate, else (1,)
     dcqcn: np.ndarray  # DCQCN_PARAMS, (1,)
+    tcps: np.ndarray  # TCP, (ends,) under TCP, else (1,)
+    tcp_params: np.ndarray
+    slots: np.ndarray  # SLOT: the packets that senders have outstanding
+    received: np.ndarray  # int8: which packets receivers have out of order
+    blocks: np.ndarray  # int64: their newest SACK blocks
     group_of: np.ndarray  # int32 (switches, nics): the group of ports towards a NIC
     groups: np.ndarray  # GROUP
     members: np.ndarray  # int32: ports, group by group

@@ -127,14 +127,14 @@ def test_options_arrive_where_they_belong(ttpoe: Cli, monkeypatch: pytest.Monkey
     assert ttpoe(
         "incast", "--transport", "roce, ttpoe-pfc", "--senders", "5", "--size", "2MiB", "--rate", "25G", "--delay",
         "3us", "--mtu", "512", "--buffer", "2MB", "--window", "64KB", "--jitter", "7ns", "--seed", "9", "--repeat", "4",
-        "--alpha", "0.5",
+        "--alpha", "0.5", "--rto-min", "2ms",
     ) == 0  # fmt: skip
     assert seen == [make_scenario({
         "transports": ["roce", "ttpoe-pfc"], "seed": 9, "repeat": 4,
         "link": {"rate_bps": 25 * 10**9, "delay_ps": 3 * 10**6},
         "workload": {"kind": "incast", "senders": 5, "size_bytes": 2**21, "jitter_ps": 7000},
         "switch": {"buffer_bytes": 2 * 10**6, "alpha": 0.5}, "ttpoe": {"mtu_bytes": 512, "window_bytes": 64_000},
-        "roce": {"mtu_bytes": 512},
+        "roce": {"mtu_bytes": 512}, "tcp": {"mtu_bytes": 512, "rto_min_ps": 2 * 10**9},
     })]  # fmt: skip
     assert ttpoe("incast") == 0
     assert seen[1] == make_scenario({})

@@ -173,6 +173,7 @@ def test_the_largest_values_stay_within_64_bits() -> None:
         link={"rate_bps": 10**6, "delay_ps": "100s"}, until_ps="3600s",
         ttpoe={"mtu_bytes": 9000, "rto_min_ps": "1000s", "rto_initial_ps": "1000s", "rto_max_ps": "1000s"},
         roce={"mtu_bytes": 9000, "rto_exponent": 31},
+        tcp={"mtu_bytes": 9000, "rto_min_ps": "1000s", "rto_max_ps": "1000s"},
         selective={"rto_low_ps": "1000s", "rto_high_ps": "1000s", "reorder_ps": "1000s"},
     )  # fmt: skip
     for transport in TRANSPORTS:

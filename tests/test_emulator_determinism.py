@@ -68,15 +68,17 @@ def test_in_any_slices(transport: str, max_events: int) -> None:
 def test_rows_that_have_to_grow() -> None:
     """More packets and events in flight than rows to begin with: as if there had been enough."""
     values = incast(40, 700_000, link={"delay_ps": "50us"}, switch={"buffer_bytes": "100MB"})
+    grew = []
     for transport in ALL:
         fabric = make(values, transport)
         grown = fabric.run()
+        grew.append(len(fabric.world.packets) > 4096)
         wide = make(values, transport)
         wide._grow_packets()
         wide._grow_packets()
         wide.grow_events()
         assert wide.run().digest == grown.digest
-    assert len(fabric.world.packets) > 4096
+    assert any(grew)
 
 
 @COMPILED

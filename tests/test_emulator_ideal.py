@@ -125,13 +125,16 @@ def lone_flows(draw: st.DrawFn) -> dict[str, Any]:
     return flows(
         (0, 1, size, draw(st.sampled_from([0, 12_345]))),
         topology={"links": links},
-        switch={"buffer_bytes": 2**34, "pipeline_latency_ps": draw(st.sampled_from([0, 1, 437_000]))},
+        switch={"buffer_bytes": 2**34, "pipeline_latency_ps": draw(st.sampled_from([0, 1, 437_000])),
+                "ecn": {"kmin_bytes": 2**30, "kmax_bytes": 2**30}},
         # A timeout below the round trip would resend what is not lost.
         ttpoe={"mtu_bytes": mtu, "window_bytes": window, "handshake": draw(st.booleans()),
                "shared_window": draw(st.booleans()), "rto_min_ps": "1s", "rto_initial_ps": "1s", "rto_max_ps": "1s",
-               "tail_loss_probe": False},
+               "tail_loss_probe": False, "initial_window_packets": 1_000_000, "target_delay_ps": "1s"},
         roce={"mtu_bytes": mtu, "window_bytes": draw(st.sampled_from([None, window])), "ack_every_packets": every,
               "rto_exponent": 25},
+        tcp={"mtu_bytes": mtu, "window_bytes": window, "ack_every_packets": every, "rto_min_ps": "1s",
+             "initial_window_packets": 32_767},
         selective={"rto_low_ps": "1s", "rto_high_ps": "1s"},
     )  # fmt: skip
 

@@ -161,8 +161,8 @@ def test_a_slow_reader_is_waited_for():
 
 @pytest.mark.parametrize("mode", [[], ["--ipv4"]], ids=["ethernet", "ipv4"])
 def test_an_interface_that_goes_down_and_comes_back(mode):
-    """The reader is slow, so that the transfer is still under way then."""
-    result = run("--size", "4MB", "--drain-rate", "80M", "--unplug", "100ms:500ms", "--json", *mode)
+    """The reader is slow, and its buffer holds half of it, so that the transfer is still under way then."""
+    result = run("--size", "8MB", "--drain-rate", "80M", "--unplug", "100ms:500ms", "--json", *mode)
     report = json.loads(result.stdout)
     assert result.returncode == 0, report["reason"]
     assert report["sha256_sent"] == report["sha256_received"]

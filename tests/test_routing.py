@@ -14,7 +14,8 @@ from emulator.workloads.patterns import permutation
 
 FAT_TREE = {"kind": "fat-tree", "k": 4}
 POLICIES = ("ecmp", "flowlet", "round-robin", "random", "adaptive")
-ONE_FLOW = flows((0, 15, 300_000), topology=FAT_TREE)
+ONE_FLOW = flows((0, 15, 300_000), topology=FAT_TREE, tcp={"initial_window_packets": 1000},
+                 ttpoe={"initial_window_packets": 1000, "target_delay_ps": "1ms"})  # fmt: skip
 PERMUTATION = {"topology": FAT_TREE, "workload": {"kind": "permutation", "size_bytes": 100_000}}
 UPLINKS = {"e0.0.p2", "e0.0.p3"}
 

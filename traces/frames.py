@@ -39,11 +39,13 @@ import numpy as np
 from emulator.packet import PFC
 from emulator.roce import ACKNOWLEDGE, CNP, PSN_MASK, WRITE_FIRST, WRITE_LAST, WRITE_ONLY
 from emulator.selective import SACK_SHIFT
-from emulator.world import ROCE, TTPOE
+from emulator.world import ROCE, TCP, TTPOE
 from traces.dissect import ETHERTYPE_IPV4, ETHERTYPE_ROCEV1, ROCEV2_PORT, UDP, icrc_head, icrc_head_v1
 from traces.pcap import PcapngWriter
+from traces.tcp_frames import PAYLOAD_OFFSET as TCP_PAYLOAD_OFFSET
+from traces.tcp_frames import TcpFrames
 from ttpoe import wire
-from ttpoe.constants import TESLA_OUI
+from ttpoe.constants import MIN_ETHERNET_BYTES, TESLA_OUI
 from ttpoe.fsm import Opcode
 from ttpoe.pause import build_pause
 
@@ -111,25 +113,30 @@ class FrameBuilder:
     ends : END array, shape (2 * flows,)
         Only ``host`` is read.
     protocol : int
-        `emulator.world.TTPOE` or `emulator.world.ROCE`.
+        `emulator.world.TTPOE`, `ROCE` or `TCP`.
     seed : int
         Decides the UDP source ports.
     message_bytes : int array, shape (flows,)
-        Message of each flow, for RETH.
+        Message of each flow, for RETH and TCP's sequence numbers.
     version : int
         Of RoCE.
     first_psns : int array, shape (flows,), optional
         Given where each packet is a WRITE of its own: the PSN of each flow's first.
     mtu_bytes : int
-        With ``first_psns``: bytes from one packet's place to the next one's.
+        Of TCP, and with ``first_psns``: payload from one packet's place to the next one's.
+    window_bytes : int
+        TCP's receive window.
     """
 
     def __init__(
         self, port_names: Sequence[str], port_nic: np.ndarray, ends: np.ndarray, protocol: int, *, seed: int,
         message_bytes: np.ndarray, version: int = 2, first_psns: np.ndarray | None = None, mtu_bytes: int = 0,
+        window_bytes: int = 0,
     ) -> None:
-        if protocol not in (TTPOE, ROCE):
-            raise ValueError(f"protocol is {protocol}; it must be emulator.world.TTPOE or ROCE")
+        if protocol not in (TTPOE, ROCE, TCP):
+            raise ValueError(f"protocol is {protocol}; it must be emulator.world.TTPOE, ROCE or TCP")
+        if protocol == TCP and mtu_bytes < 1:
+            raise ValueError(f"mtu_bytes is {mtu_bytes}; TCP's sequence numbers need it")
         if len(message_bytes) * 2 != len(ends):
             raise ValueError(f"{len(ends)} ends need {len(ends) // 2} message_bytes; {len(message_bytes)} were given")
         self.port_names = tuple(port_names)
@@ -139,6 +146,9 @@ class FrameBuilder:
         self._protocol = int(protocol)
         self._seed = seed
         self._message_bytes: list[int] = np.asarray(message_bytes).tolist()
+        self._tcp = TcpFrames(
+            seed=seed, mtu_bytes=mtu_bytes or 1, window_bytes=window_bytes, message_bytes=self._message_bytes
+        )
         self._version = version
         self._first_psns: list[int] | None = None if first_psns is None else np.asarray(first_psns).tolist()
         self._mtu_bytes = mtu_bytes
@@ -162,6 +172,8 @@ class FrameBuilder:
             return built
         if self._protocol == TTPOE:
             built, first = self._build_ttpoe(end, *frame), wire.HEADER_BYTES
+        elif self._protocol == TCP:
+            built, first = self._build_tcp(end, priority << 5 | ecn, *frame), TCP_PAYLOAD_OFFSET
         else:
             built = self._build_roce(end, priority << 5 | ecn, *frame)
             first = len(built) - 4 - (frame[4] + 3 & ~3)
@@ -205,6 +217,17 @@ class FrameBuilder:
                 reth = struct.pack(">Q", ((end >> 1) + 1 << 40) + place) + reth[8:12] + _WORD(payload_bytes)
             rest = _WORD(ack_request | psn) + reth + _payload(end >> 1, psn, payload_bytes) + bytes(pad)
         return head + rest + _ICRC(zlib.crc32(rest, head_crc))
+
+    def _build_tcp(
+        self, end: int, traffic_class: int, flags: int, third_block: int, index: int, blocks: int, payload_bytes: int
+    ) -> bytes:
+        source, destination = self._nics[end ^ 1], self._nics[end]
+        packet = self._tcp.build(
+            host_ipv4(source), host_ipv4(destination), end, traffic_class, flags, third_block, index, blocks,
+            _payload(end >> 1, index & 0xFFFFFFFF, payload_bytes),
+        )
+        ethernet = host_mac(destination).to_bytes(6, "big") + host_mac(source).to_bytes(6, "big")
+        return (ethernet + ETHERTYPE_IPV4.to_bytes(2, "big") + packet).ljust(MIN_ETHERNET_BYTES, b"\0")
 
     def _roce_template(
         self, end: int, traffic_class: int, opcode: int, payload_bytes: int

@@ -299,22 +299,25 @@ def expire_timers(now_ps, batch, limits, links, guards, params, headers, out, an
 
 
 @kernel(export=True)
-def earliest_deadline_ps(links, guards, limits):
-    """When :func:`expire_timers` has something to do; NEVER if no timer runs."""
+def earliest_deadline_ps(links, guards, limits, ring, pools, params):
+    """When :func:`expire_timers` has something to do, or a link that waits may send; NEVER if none waits."""
     earliest = NEVER
     for row in range(1, len(links)):
-        earliest = min(earliest, links[row]["timer_at_ps"])
-        earliest = min(earliest, idle_deadline_ps(links[row], guards[row], limits[0]["idle_timeout_ps"]))
+        link = links[row]
+        earliest = min(earliest, link["timer_at_ps"])
+        earliest = min(earliest, idle_deadline_ps(link, guards[row], limits[0]["idle_timeout_ps"]))
+        if 0 < link["pace_at_ps"] < earliest and next_payload_bytes(link, pools[0], params[0], ring) > 0:
+            earliest = link["pace_at_ps"]
     return earliest
 
 
 @kernel(export=True)
-def next_sendable(links, turns, ring, pools, params):
+def next_sendable(links, turns, ring, pools, params, now_ps):
     """Row that may send a PAYLOAD now, or 0: of the first channel in `SERVING_ORDER` that has some, the next in turn.
 
     Parameters
     ----------
-    links, ring, pools, params : as for :func:`take_frames`
+    links, ring, pools, params, now_ps : as for :func:`take_frames`
     turns : int64 array, shape (channels,), modified in place
         Row of each channel that had the last turn.
     """
@@ -322,7 +325,7 @@ def next_sendable(links, turns, ring, pools, params):
     chosen = 0
     least = NEVER
     for row in range(1, n_rows):
-        if next_payload_bytes(links[row], pools[0], params[0], ring) > 0:
+        if links[row]["pace_at_ps"] <= now_ps and next_payload_bytes(links[row], pools[0], params[0], ring) > 0:
             vc = links[row]["vc"]
             place = SERVING_ORDER[vc] * n_rows + (row - turns[vc] - 1) % n_rows
             if place < least:

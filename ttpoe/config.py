@@ -59,8 +59,12 @@ class EndpointConfig:
         Rate that the quanta of PAUSE and PFC count by; 0 for the interface's own, or 10 Gb/s where it names none.
     congestion_control : str
         ``fixed``: the window alone limits what is in flight. ``reno``: a congestion window does as well (RFC 5681).
+        ``swift``: one by delay, which may be less than a payload (Kumar et al., 2020).
     initial_window_packets : int
         Congestion window at the start and after idling, in payloads of ``mtu_bytes`` (RFC 6928).
+    target_delay_ps, flow_scaling_ps : int
+        ``swift``: the round trip that it aims at, and how much longer that may be at most, for small windows. A busy
+        host alone adds milliseconds.
     tail_loss_probe : bool
         Send the last frame of what was submitted once more before the timeout, since nothing behind it can show its
         loss (RFC 8985, 7).
@@ -96,6 +100,8 @@ class EndpointConfig:
     line_rate_bps: int = 0
     congestion_control: str = "fixed"
     initial_window_packets: int = 10
+    target_delay_ps: int = 10 * PS_PER_MS
+    flow_scaling_ps: int = 10 * PS_PER_MS
     tail_loss_probe: bool = True
     probe_min_ps: int = 5 * PS_PER_MS
     rules: Rule = SPECIFICATION
@@ -152,6 +158,9 @@ class EndpointConfig:
             raise ValueError(f"congestion_control is {self.congestion_control!r}; it must be {known}")
         if not 0 <= self.probe_min_ps <= self.rto_max_ps:
             raise ValueError(f"probe_min_ps is {self.probe_min_ps}; it must be from 0 to rto_max_ps {self.rto_max_ps}")
+        for name in ("target_delay_ps", "flow_scaling_ps"):
+            if not 0 < getattr(self, name) <= self.rto_max_ps:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 1 to rto_max_ps {self.rto_max_ps}")
         for name in ("open_timeout_ps", "close_timeout_ps", "answer_repeat_ps"):
             if not 0 <= getattr(self, name) <= MAX_TIMEOUT_PS:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to {MAX_TIMEOUT_PS}")

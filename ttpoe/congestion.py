@@ -7,11 +7,14 @@ is one more function and one more branch in :func:`tell_policy`. Knows nothing o
 
 from __future__ import annotations
 
+import math
+
 from ttpoe._jit import kernel
-from ttpoe.state import CongestionControl
+from ttpoe.state import MAX_CWND_PACKETS, CongestionControl
 from ttpoe.units import NEVER
 
 _RENO = int(CongestionControl.RENO)
+_SWIFT = int(CongestionControl.SWIFT)
 
 # What a policy hears of.
 ACKED = 0
@@ -102,8 +105,76 @@ def _reno(link, params, event, acked_bytes):
         link["ca_acked_bytes"] = 0
 
 
+_ONE_Q20 = 1 << 20
+_LEAST_Q20 = _ONE_Q20 // 100
+_SCALING_Q20 = round(_ONE_Q20 / (0.1**-0.5 - 100**-0.5))
+"""Of ``flow_scaling_ps``: all of it at a window of 0.1 payloads, none of it from 100 on."""
+_RESET_RETRIES = 5
+
+
+@kernel
+def swift_target_ps(params, cwnd_q20):
+    """The round trip to aim at: longer the smaller the window, as many flows share a queue (section 3.5)."""
+    alpha_ps = (params["flow_scaling_ps"] >> 10) * _SCALING_Q20 >> 10
+    scaling_ps = alpha_ps * 1024 // int(math.sqrt(cwnd_q20)) - alpha_ps // 10
+    return params["target_delay_ps"] + min(max(scaling_ps, 0), params["flow_scaling_ps"])
+
+
+@kernel
+def pace(link):
+    """Under a window of less than one payload, have the next one wait for so much more than a round trip."""
+    link["pace_at_ps"] = 0
+    if link["cwnd_q20"] < _ONE_Q20:
+        link["pace_at_ps"] = link["last_sent_at_ps"] + (link["srtt_ps"] << 10) // (link["cwnd_q20"] >> 10)
+
+
+@kernel
+def _swift(link, params, event, acked_bytes, now_ps):
+    """A window by delay: one payload more a round trip below the target, a share of the excess less above it.
+
+    Decreases at most once a round trip, and by half at most; a loss counts as the largest. The window may be a fraction
+    of a payload, to a hundredth: then payloads go out one by one, further apart than a round trip.
+
+    Notes
+    -----
+    Source: Kumar et al., "Swift: delay is simple and effective for congestion control in the datacenter", SIGCOMM 2020,
+    algorithm 1 with ai 1, beta 0.8, max_mdf 0.5. Ours: the delay is the whole round trip, since nothing on the wire
+    tells of the endpoint's share of it, and so there is one window; no term for hops; growth only while at least half
+    of the window is in use, as for reno.
+    """
+    cwnd_q20 = link["cwnd_q20"]
+    can_decrease = now_ps - link["decreased_at_ps"] >= link["srtt_ps"]
+    if event == IDLE:
+        return
+    if event == ACKED:
+        delay_ps = link["rtt_ps"]
+        if delay_ps == 0:
+            return  # of a resend: no sample
+        target_ps = swift_target_ps(params, cwnd_q20)
+        if delay_ps < target_ps:
+            flight_bytes = link["sent_bytes"] - link["acked_bytes"] + acked_bytes
+            if 2 * flight_bytes < link["cwnd_bytes"]:
+                return
+            mtu_bytes = params["mtu_bytes"]
+            acked_q20 = (min(acked_bytes, mtu_bytes << 12) << 20) // mtu_bytes
+            cwnd_q20 += (acked_q20 << 10) // (cwnd_q20 >> 10) if cwnd_q20 >= _ONE_Q20 else acked_q20
+        elif can_decrease:
+            excess_q20 = ((delay_ps - target_ps) << 20) // delay_ps * 4 // 5
+            cwnd_q20 -= (cwnd_q20 >> 10) * min(excess_q20, _ONE_Q20 // 2) >> 10
+            link["decreased_at_ps"] = now_ps
+    elif event == TIMED_OUT and link["retries"] >= _RESET_RETRIES:
+        cwnd_q20 = _LEAST_Q20
+    elif can_decrease:
+        cwnd_q20 -= cwnd_q20 >> 1
+        link["decreased_at_ps"] = now_ps
+    most_q20 = min(params["window_bytes"] // params["mtu_bytes"], MAX_CWND_PACKETS) << 20
+    link["cwnd_q20"] = min(max(cwnd_q20, _LEAST_Q20), most_q20)
+    link["cwnd_bytes"] = max((link["cwnd_q20"] >> 10) * params["mtu_bytes"] >> 10, params["mtu_bytes"])
+    pace(link)
+
+
 @kernel(inline=True)
-def tell_policy(link, params, event, acked_bytes):
+def tell_policy(link, params, event, acked_bytes, now_ps):
     """Let the link's policy react to ``event``.
 
     Parameters
@@ -114,6 +185,9 @@ def tell_policy(link, params, event, acked_bytes):
         ACKED, LOST, TIMED_OUT or IDLE.
     acked_bytes : int64
         Acknowledged by the frame that is the event, and counted in ``link["acked_bytes"]`` already; else 0.
+    now_ps : int64
     """
+    if params["congestion_control"] == _SWIFT:
+        _swift(link, params, event, acked_bytes, now_ps)
     if params["congestion_control"] == _RENO:
         _reno(link, params, event, acked_bytes)

@@ -324,7 +324,10 @@ class Endpoint:
 
     def next_deadline_ps(self) -> int:
         """When to call :meth:`handle_timeout` at the latest; `ttpoe.units.NEVER` if no timer runs."""
-        deadline: int = earliest_deadline_ps(self._rows.links, self._rows.guards, self._limits)
+        rows = self._rows
+        deadline: int = earliest_deadline_ps(
+            rows.links, rows.guards, self._limits, rows.ring, rows.pools, rows.params
+        )
         return deadline
 
     def handle_timeout(self, now_ps: int) -> None:
@@ -372,7 +375,7 @@ class Endpoint:
         """Cut the frames of the next link's turn."""
         rows = self._rows
         self._cut, self._next_cut = [], 0
-        row = next_sendable(rows.links, self._turns, rows.ring, rows.pools, rows.params)
+        row = next_sendable(rows.links, self._turns, rows.ring, rows.pools, rows.params, now_ps)
         if row == 0:
             return False
         n = cut_payloads(

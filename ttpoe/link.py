@@ -48,6 +48,7 @@ class LinkRows:
             tail_loss_probe=config.tail_loss_probe, probe_min_ps=config.probe_min_ps, rules=int(config.rules),
             open_timeout_ps=config.open_timeout_ps, close_timeout_ps=config.close_timeout_ps,
             answer_repeat_ps=config.answer_repeat_ps,
+            target_delay_ps=config.target_delay_ps, flow_scaling_ps=config.flow_scaling_ps,
         )  # fmt: skip
         self.pools = np.zeros(1, POOL)
         self.pools["limit_bytes"] = config.window_bytes if config.shared_window else NEVER

@@ -189,7 +189,7 @@ def on_timeout(link, params, now_ps, out, n_out):
         end(link, 0 if link["state"] == _S_CLOSE_RECD and is_quiesced(link) != 0 else _F_RETRY_LIMIT)
         return n_out
     if state == _S_OPEN_SENT:
-        tell_policy(link, params, TIMED_OUT, 0)
+        tell_policy(link, params, TIMED_OUT, 0, now_ps)
         return send_open(link, now_ps, out, n_out)
     if state == _S_CLOSE_SENT:
         if link["close_answered"] == 0:
@@ -199,7 +199,7 @@ def on_timeout(link, params, now_ps, out, n_out):
     has_unacknowledged = link["tx_una"] != link["tx_max"]
     if has_unacknowledged:
         link["recover_until_ps"] = now_ps + link["srtt_ps"]
-        tell_policy(link, params, TIMED_OUT, 0)
+        tell_policy(link, params, TIMED_OUT, 0, now_ps)
     go_back(link)
     if state == _S_CLOSE_RECD and not has_unacknowledged:
         link["timer_at_ps"] = now_ps + link["rto_ps"]

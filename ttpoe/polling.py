@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttpoe._jit import kernel
-from ttpoe.congestion import IDLE, flight_room_bytes, tell_policy, window_room_bytes
+from ttpoe.congestion import IDLE, flight_room_bytes, pace, tell_policy, window_room_bytes
 from ttpoe.fsm import SENT, Opcode, Sent
 from ttpoe.recovery import start_timer, tail_probe_at_ps
 from ttpoe.sequence import seq_add, seq_diff
@@ -17,7 +17,7 @@ _OUT_FULL = int(Status.OUT_FULL)
 
 @kernel(inline=True)
 def next_payload_bytes(link, pool, params, ring):
-    """Payload of the PAYLOAD that may be sent now, or 0: a window, the state or the data forbid it.
+    """Payload of the PAYLOAD that may be sent, from ``pace_at_ps`` on; 0: a window, the state or the data forbid it.
 
     Resends come first and need no room in the transmit memory: they are held there already.
     """
@@ -41,6 +41,8 @@ def next_payload_bytes(link, pool, params, ring):
 @kernel
 def poll_payload(link, ring, pool, params, now_ps, out, n_out):
     """Append the next PAYLOAD, if one may be sent now: a resend first, else new data. As for :func:`on_frame`."""
+    if now_ps < link["pace_at_ps"]:
+        return n_out
     length = next_payload_bytes(link, pool, params, ring)
     if length == 0:
         return n_out
@@ -52,7 +54,7 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
         if seq == link["tx_una"]:
             link["timer_at_ps"] = NEVER  # with nothing in flight it is for no PAYLOAD
             if now_ps - link["last_sent_at_ps"] > link["rto_ps"]:
-                tell_policy(link, params, IDLE, 0)  # RFC 5681, 4.1
+                tell_policy(link, params, IDLE, 0, now_ps)  # RFC 5681, 4.1
         link["tx_max"] = seq_add(seq, 1)
         link["cut_bytes"] += length
         link["tail_bytes"] = length
@@ -65,6 +67,8 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
         link["bytes_resent"] += length
     slot["sent_at_ps"] = now_ps
     link["last_sent_at_ps"] = now_ps
+    if link["pace_at_ps"] != 0:
+        pace(link)
     link["tx_next"] = seq_add(seq, 1)
     link["sent_bytes"] += length
     link["payloads_sent"] += 1

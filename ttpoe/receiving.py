@@ -193,9 +193,9 @@ def receive_ack(link, ring, pool, params, seq, now_ps):
         if is_probe_acked and is_spurious == 0 and link["last_sent_at_ps"] >= link["recover_until_ps"]:
             # The probe of the tail has repaired a loss that no NACK will tell of (RFC 8985, 7.4.2)
             link["recover_until_ps"] = now_ps + link["srtt_ps"]
-            tell_policy(link, params, LOST, acked_bytes)
+            tell_policy(link, params, LOST, acked_bytes, now_ps)
         else:
-            tell_policy(link, params, ACKED, acked_bytes)
+            tell_policy(link, params, ACKED, acked_bytes, now_ps)
     return 1
 
 
@@ -225,7 +225,7 @@ def receive_nack(link, ring, pool, params, seq, now_ps):
         return
     if slot["sent_at_ps"] >= link["recover_until_ps"]:  # else the window was halved for this already
         link["recover_until_ps"] = now_ps + link["srtt_ps"]
-        tell_policy(link, params, LOST, 0)
+        tell_policy(link, params, LOST, 0, now_ps)
     go_back(link)
 
 

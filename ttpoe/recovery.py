@@ -33,6 +33,7 @@ def sampled_rto_ps(link, params):
 def sample_rtt(link, rtt_ps):
     """Take one round-trip sample into srtt and rttvar (RFC 6298, 2.2 and 2.3), and the least one. Modifies ``link``."""
     link["min_rtt_ps"] = min(link["min_rtt_ps"], rtt_ps)
+    link["rtt_ps"] = rtt_ps
     if link["srtt_ps"] == 0:
         link["srtt_ps"] = rtt_ps
         link["rttvar_ps"] = rtt_ps // 2
@@ -121,6 +122,7 @@ def acknowledge(link, ring, pool, params, seq, now_ps):
         link["tx_next"] = link["tx_una"]
         link["sent_bytes"] = link["acked_bytes"]
     is_spurious = 0
+    link["rtt_ps"] = 0
     if slot["is_resent"] == 0:
         sample_rtt(link, now_ps - slot["sent_at_ps"])
     elif link["srtt_ps"] != 0 and now_ps - slot["sent_at_ps"] < link["min_rtt_ps"]:

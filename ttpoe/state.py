@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 
 from ttpoe.rules import Rule
-from ttpoe.units import NEVER
+from ttpoe.units import NEVER, PS_PER_US
 
 
 class Status(IntEnum):
@@ -40,6 +40,7 @@ class CongestionControl(IntEnum):
 
     FIXED = 0  # nothing: the window of the transmit memory alone
     RENO = 1  # RFC 5681
+    SWIFT = 2  # Kumar et al., SIGCOMM 2020
 
 
 CONGESTION_CONTROLS = tuple(kind.name.lower() for kind in CongestionControl)
@@ -49,6 +50,9 @@ CONGESTION_CONTROLS = tuple(kind.name.lower() for kind in CongestionControl)
 def _int64(*names: str) -> list[tuple[str, str]]:
     return [(name, "i8") for name in names]
 
+
+MAX_CWND_PACKETS = 1 << 22
+"""Of ``cwnd_q20``, so that its products stay in int64."""
 
 FRAME = np.dtype([("opcode", "i4"), ("vc", "i4"), *_int64("tx_seq", "rx_seq", "payload_bytes")], align=True)
 """What the machine sees of a frame, and what it appends to its output. 32 bytes."""
@@ -89,6 +93,10 @@ LINK = np.dtype(
         # congestion control
         "ssthresh_bytes",
         "ca_acked_bytes",  # acknowledged since congestion avoidance last grew the window (RFC 3465)
+        "cwnd_q20",  # SWIFT: the window in 2**-20 payloads, which may be less than one
+        "pace_at_ps",  # SWIFT: no PAYLOAD before; 0 with a window of one payload or more
+        "rtt_ps",  # sample of the last acknowledgement, or 0
+        "decreased_at_ps",  # SWIFT
         "recover_until_ps",  # a round trip after the last loss: one of what was sent before is of the same window
         # getting along with the reference module; see ttpoe.reference
         "repeat_at_ps", "repeats", "repeat_rx_seq",  # our last answer repeated: when next; how often; rx_seq at first
@@ -117,6 +125,7 @@ PARAMS = np.dtype(
         "mtu_bytes", "window_bytes", "rto_initial_ps", "rto_min_ps", "rto_max_ps", "retry_limit",
         "congestion_control", "initial_cwnd_bytes", "has_tail_probe", "probe_min_ps",
         "rules", "open_timeout_ps", "close_timeout_ps", "answer_repeat_ps",
+        "target_delay_ps", "flow_scaling_ps",
     ),
     align=True,
 )
@@ -131,6 +140,7 @@ def make_params(
     congestion_control: str = "fixed", initial_window_packets: int = 10, tail_loss_probe: bool = False,
     probe_min_ps: int = 0, rules: int = 0, open_timeout_ps: int = 0, close_timeout_ps: int = 0,
     answer_repeat_ps: int = 0,
+    target_delay_ps: int = 25 * PS_PER_US, flow_scaling_ps: int = 125 * PS_PER_US,
 ) -> np.ndarray:  # fmt: skip
     """One PARAMS row in an array of shape (1,).
 
@@ -158,6 +168,8 @@ def make_params(
         Fixed timeouts of OPEN and CLOSE; 0 for the retransmission timeout.
     answer_repeat_ps : int
         First wait before the last answer is repeated to a peer that may have lost its timer; 0 for never.
+    target_delay_ps, flow_scaling_ps : int
+        SWIFT: the round trip that it aims at, and how much longer at most it may be for small windows.
     """
     if mtu_bytes < 1:
         raise ValueError(f"mtu_bytes is {mtu_bytes}; a payload has at least 1 byte")
@@ -180,12 +192,15 @@ def make_params(
                         ("answer_repeat_ps", answer_repeat_ps)):  # fmt: skip
         if not 0 <= value <= MAX_TIMEOUT_PS:
             raise ValueError(f"{name} is {value}; it must be from 0 to {MAX_TIMEOUT_PS}")
+    if congestion_control == "swift" and not (0 < target_delay_ps <= rto_max_ps and 0 <= flow_scaling_ps <= rto_max_ps):
+        raise ValueError("target_delay_ps and flow_scaling_ps must be at most rto_max_ps, and a target above zero")
     kind = CongestionControl[congestion_control.upper()]
     params = np.zeros(1, PARAMS)
     params[0] = (
         mtu_bytes, window_bytes, rto_initial_ps, rto_min_ps, rto_max_ps, retry_limit,
         kind, NEVER if kind == CongestionControl.FIXED else initial_window_packets * mtu_bytes,
         tail_loss_probe, probe_min_ps, rules, open_timeout_ps, close_timeout_ps, answer_repeat_ps,
+        target_delay_ps, flow_scaling_ps,
     )  # fmt: skip
     return params
 
@@ -238,6 +253,7 @@ def init_links(
     links["peer_room_bytes"] = NEVER
     links["ssthresh_bytes"] = NEVER
     links["cwnd_bytes"] = params[0]["initial_cwnd_bytes"]
+    links["cwnd_q20"] = min(int(params[0]["initial_cwnd_bytes"] // params[0]["mtu_bytes"]), MAX_CWND_PACKETS) << 20
     for name in ("open_timeout_ps", "close_timeout_ps"):
         links[name] = params[0][name]
     links["rto_ps"] = params[0]["rto_initial_ps"]

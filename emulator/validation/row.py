@@ -136,5 +136,6 @@ def last_us(result: RunResult, field: str = "fct_tx_ps") -> float:
 
 def delivered_gbps(fabric: Fabric, time_ps: int) -> list[float]:
     """Payload in order at each flow's receiver, over a time, of a run that may not have ended."""
-    rows = fabric.world.links if fabric.profile.is_ttpoe else fabric.world.qps
+    w = fabric.world
+    rows = w.links if fabric.profile.is_ttpoe else w.tcps if fabric.profile.is_tcp else w.qps
     return [float(count) * 8_000 / time_ps for count in rows["rx_bytes"][1::2]]

@@ -47,10 +47,13 @@ _FIELDS = {
     Kept.ARMED: "timer_at_ps min_rtt_ps",
     Kept.SAMPLED: "srtt_ps",
     # from the owner's incarnation, or because time is left open
-    Kept.FIXED: f"initial_seq rto_ps rttvar_ps last_sent_at_ps proven_at_ps recover_until_ps full_wait_ps {COUNTERS}",
+    Kept.FIXED: (
+        "initial_seq rto_ps rtt_ps rttvar_ps last_sent_at_ps proven_at_ps recover_until_ps full_wait_ps " + COUNTERS
+    ),
     # of the bounds, of congestion control, and of the profile for the reference module
     Kept.CONSTANT: (
-        "vc rx_limit_bytes ring_base ring_mask cwnd_bytes ssthresh_bytes ca_acked_bytes rules open_timeout_ps "
+        "vc rx_limit_bytes ring_base ring_mask cwnd_bytes cwnd_q20 pace_at_ps decreased_at_ps ssthresh_bytes "
+        "ca_acked_bytes rules open_timeout_ps "
         "close_timeout_ps repeat_at_ps repeats repeat_rx_seq reopens reopened_at_byte skipped_bytes"
     ),
 }

@@ -22,11 +22,14 @@ _OPTIONS = {
     "switch.alpha": "--alpha",
     "ttpoe.mtu_bytes": "--mtu",
     "roce.mtu_bytes": "--mtu",
+    "tcp.mtu_bytes": "--mtu",
     "ttpoe.window_bytes": "--window",
     "ttpoe.congestion_control": "--congestion-control",
+    "tcp.rto_min_ps": "--rto-min",
     "hosts.drain_rate_bps": "--drain-rate",
     "hosts": "--drain-rate",
     "ttpoe": "--window and --mtu",
+    "tcp": "--rto-min and --mtu",
     "seed": "--seed",
     "repeat": "--repeat",
     "capture": "--capture",
@@ -39,11 +42,12 @@ _OPTIONS = {
 @click.option("--size", type=SIZE, help="Message of each sender; MB is 10^6, MiB 2^20. [1MB]")
 @click.option("--rate", type=RATE, help="Line rate of every link; 100G is 10^11 bit/s. [100G]")
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
-@click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096]")
+@click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096, iwarp 1440]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of the switch. [12MB]")
 @click.option("--alpha", type=float, metavar="FACTOR", help="Dynamic threshold: a queue's share of what is free. [1.0]")
 @click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
 @click.option("--congestion-control", type=click.Choice(CONGESTION_CONTROLS), help="TTPoE's, beside --window. [fixed]")
+@click.option("--rto-min", type=TIME, help="iWARP's least retransmission timeout. [200ms]")
 @click.option("--drain-rate", type=RATE, help="TTPoE's receiver is read no faster than this, per link. [at once]")
 @click.option("--jitter", type=TIME, help="Senders start at random within this time. [0us]")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="N", help="Decides ties, ids and jitter. [1]")
@@ -52,7 +56,7 @@ _OPTIONS = {
 def command(
     transport: str | None, senders: int | None, size: int | None, rate: int | None, delay: int | None,
     mtu: int | None, buffer: int | None, alpha: float | None, window: int | None, congestion_control: str | None,
-    drain_rate: int | None, jitter: int | None, seed: int | None, repeat: int | None,
+    rto_min: int | None, drain_rate: int | None, jitter: int | None, seed: int | None, repeat: int | None,
     out: Path | None, capture: str | None, timestamps: str, as_json: bool,
 ) -> int:  # fmt: skip
     """N senders send one message each to one receiver, at once: who finishes when, and why.
@@ -76,6 +80,8 @@ def command(
     set_field(values, "roce.mtu_bytes", mtu)
     set_field(values, "ttpoe.window_bytes", window)
     set_field(values, "ttpoe.congestion_control", congestion_control)
+    set_field(values, "tcp.mtu_bytes", mtu)
+    set_field(values, "tcp.rto_min_ps", rto_min)
     set_field(values, "hosts.drain_rate_bps", drain_rate)
     set_field(values, "seed", seed)
     set_field(values, "repeat", repeat)

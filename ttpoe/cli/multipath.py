@@ -28,6 +28,7 @@ _OPTIONS = {
     "switch.buffer_bytes": "--buffer",
     "ttpoe.mtu_bytes": "--mtu",
     "roce.mtu_bytes": "--mtu",
+    "tcp.mtu_bytes": "--mtu",
     "ttpoe.window_bytes": "--window",
     "ttpoe": "--window and --mtu",
     "seed": "--seed",
@@ -123,7 +124,7 @@ def _workload(name: str | None, flows: Path | None, hosts: int, given: dict[str,
 @click.option("--compute", type=TIME, help="all-reduce: time to reduce a chunk. [0us]")
 @click.option("--rate", type=RATE, help="Line rate of every link; 100G is 10^11 bit/s. [100G]")
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
-@click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096]")
+@click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096, iwarp 1440]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of each switch. [12MB]")
 @click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
 @click.option(
@@ -161,6 +162,7 @@ def command(
     for field, value in (
         ("transports", names(transport)), ("routings", names(routing)), ("link.rate_bps", rate),
         ("link.delay_ps", delay), ("switch.buffer_bytes", buffer), ("ttpoe.mtu_bytes", mtu), ("roce.mtu_bytes", mtu),
+        ("tcp.mtu_bytes", mtu),
         ("ttpoe.window_bytes", window), ("frame_overhead", frame_overhead), ("seed", seed), ("repeat", repeat),
     ):  # fmt: skip
         set_field(values, field, value)

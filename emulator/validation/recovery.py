@@ -50,7 +50,7 @@ _SEEDS = range(1, 4)
 def _heavy_tailed(seed: int) -> list[tuple[int, ...]]:
     """(src, dst, size_bytes, start_ps) of the first Poisson arrivals at a load of 70 %."""
     mean_ps = mean_size(_HEAVY_TAILED) * 8 * 10**12 / (Fraction(7, 10) * _RATE_BPS)
-    rows = []
+    rows: list[tuple[int, ...]] = []
     for src in range(_HOSTS):
         at_ps = 0
         for k in range(3 * _MESSAGES // _HOSTS):  # more than any host has of the first
@@ -160,9 +160,9 @@ ROWS = (
         "roce-without-pfc", "RoCE without PFC against RoCE with it", _IRN + "roce (timeout 262 us), roce-pfc",
         "1.5 to 3 times as much", "IRN (SIGCOMM 2018), recalled", "none, for each of the paper's three measures",
         measure_roce_without_pfc,
-        note="A sender that goes back N with no window sends whole messages at line rate into queues that are full. "
-        "Most of what it sends again is lost again, so ours collapses further than the paper tells; queue pairs with "
-        "seven timeouts in a row fail, and only what is delivered is counted.",
+        note="A sender that goes back N with no window sends whole messages at line rate into queues that are full, "
+        "and all that follows a loss again. Ours collapses further than the paper tells; queue pairs with seven timeouts "
+        "in a row fail, and only what is delivered is counted.",
     ),
     Row(
         "go-back-0", "go-back-0", "one loss in 256 packets, a message of 4 MB in packets of 1 KiB, 100G, 20 ms",

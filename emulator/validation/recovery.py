@@ -161,8 +161,8 @@ ROWS = (
         "1.5 to 3 times as much", "IRN (SIGCOMM 2018), recalled", "none, for each of the paper's three measures",
         measure_roce_without_pfc,
         note="A sender that goes back N with no window sends whole messages at line rate into queues that are full, "
-        "and all that follows a loss again. Ours collapses further than the paper tells; queue pairs with seven timeouts "
-        "in a row fail, and only what is delivered is counted.",
+        "and all that follows a loss again. Ours collapses further than the paper tells; queue pairs with seven "
+        "timeouts in a row fail, and only what is delivered is counted.",
     ),
     Row(
         "go-back-0", "go-back-0", "one loss in 256 packets, a message of 4 MB in packets of 1 KiB, 100G, 20 ms",

@@ -121,7 +121,8 @@ def test_a_long_queue_of_many_ingresses_is_dropped_within_the_room_for_events(tr
     rows = fabric.world.nodes.size
     room = []
     result = fabric.run(
-        max_events=500, on_slice=lambda at: room.append(len(fabric.world.due) - int(fabric.world.schedule[0]["due_count"]))
+        max_events=500,
+        on_slice=lambda at: room.append(len(fabric.world.due) - int(fabric.world.schedule[0]["due_count"])),
     )
     assert result.counters["link_down"] > rows
     assert min(room) >= 0

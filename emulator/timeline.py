@@ -51,7 +51,7 @@ class Timeline:
         """Do what stop ``k`` says, at the time of the event served last."""
         stop = self.stops[k]
         for change in stop.changes:
-            self._reserve(4 * len(change.ports))
+            self._reserve(4 * len(change.ports))  # a line that goes down or comes up adds two events at most, each way
             self._change(change)
         self._reserve(len(self.is_up))
         world = self._fabric.world

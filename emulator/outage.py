@@ -8,7 +8,7 @@ from __future__ import annotations
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT
 from emulator.packet import CUT, free_packet
 from emulator.pfc import pause_for, resume
-from emulator.port import take_head
+from emulator.port import kick, take_head
 from emulator.schedule import LINK_STATE, TIMER, push
 from ttpoe._jit import kernel
 from ttpoe.units import NEVER
@@ -16,12 +16,6 @@ from ttpoe.units import NEVER
 IS_DOWN = 2
 """Bit of ``port["is_departure_pending"]``: a port whose line is down starts nothing, as if one were on its way for
 ever."""
-
-
-@kernel(inline=True)
-def _try_again(world, i, now_ps):
-    """Have port ``i`` look at what it may send as soon as the loop goes on."""
-    push(world, now_ps, LINK_STATE, i, world.ports[i])
 
 
 @kernel(inline=True)
@@ -36,11 +30,9 @@ def _cut(world, first):
 
 @kernel(inline=True)
 def _flush(world, i, priority, now_ps):
-    """Drop what waits at a switch's port ``i``; who was paused for its sake may go on."""
+    """Drop what waits at a switch's port ``i``; who was paused for its sake is kicked, as it may go on."""
     port = world.ports[i]
     queue = world.queues[(i << PRIORITY_SHIFT) + priority]
-    if queue["head"] >= 0:
-        _try_again(world, i, now_ps)  # an event, at the end of which the ports are tried that may resume
     while queue["head"] >= 0:
         p = take_head(world, port, queue, priority, now_ps)
         port["link_down"] += 1
@@ -50,12 +42,12 @@ def _flush(world, i, priority, now_ps):
 
 @kernel(export=True)
 def take_down(world, i, now_ps):
-    """The line that port ``i`` sends on goes down; to be called for both ports of a cable.
+    """The line that port ``i`` sends on goes down; to be called for both ports of a cable, :func:`try_later` after it.
 
     Parameters
     ----------
     world : World
-        Modified in place. There must be rows for an event a port and priority.
+        Modified in place. There must be rows for two events.
     i : int64
     now_ps : int64
         Time of the event served last.
@@ -88,7 +80,26 @@ def bring_up(world, i, now_ps):
     for priority in range(PRIORITIES):
         if (int(world.ports[i ^ 1]["xoff"]) >> priority) & 1:
             pause_for(world, i, priority, world.engine[0]["pfc_quanta"], now_ps)
-    _try_again(world, i, now_ps)
+    kick(world, i)
+
+
+@kernel(export=True)
+def try_later(world, now_ps):
+    """Give each port that changes kicked an event of its own: one event has rows for few frames.
+
+    Parameters
+    ----------
+    world : World
+        Modified in place. There must be rows for an event a port.
+    now_ps : int64
+        Time of the event served last.
+    """
+    engine = world.engine[0]
+    while engine["kick_count"] > 0:
+        engine["kick_count"] -= 1
+        i = int(world.kicks[engine["kick_count"]])
+        world.ports[i]["is_kicked"] = 0
+        push(world, now_ps, LINK_STATE, i, world.ports[i])
 
 
 @kernel(inline=True)

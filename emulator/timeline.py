@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emulator.buffer import PRIORITIES
 from emulator.deadlock import check_routes
 from emulator.engine import MARGIN
 from emulator.events import Change, Stop, stops_of
-from emulator.outage import bring_up, schedule_stops, take_down
+from emulator.outage import bring_up, schedule_stops, take_down, try_later
 from emulator.paths import Routes, circle
 from emulator.results import HOST_FAILED
 from emulator.routing import DOWN
@@ -51,10 +50,12 @@ class Timeline:
     def apply(self, k: int) -> None:
         """Do what stop ``k`` says, at the time of the event served last."""
         stop = self.stops[k]
-        # A line that goes down or comes up adds two events a priority and its timer's at most, each way.
-        self._reserve(2 * (2 * PRIORITIES + 2) * sum(len(change.ports) for change in stop.changes))
         for change in stop.changes:
+            self._reserve(4 * len(change.ports))  # a line that goes down or comes up adds two events at most, each way
             self._change(change)
+        self._reserve(len(self.is_up))
+        world = self._fabric.world
+        try_later(world, int(world.engine[0]["now_ps"]))
         if stop.reroute is not None:
             self._reroute(stop)
         members = self._fabric.routes.members

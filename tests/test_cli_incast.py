@@ -251,6 +251,18 @@ def test_capture_needs_out(ttpoe: Cli) -> None:
     assert "--capture needs --out" in ttpoe.err
 
 
+@pytest.mark.parametrize("profile", [{"base": "ib"}, {"base": "roce-pfc", "flow_control": "credits"}])
+def test_frames_of_a_profile_with_credits_are_not_captured(ttpoe: Cli, tmp_path: Path, profile: dict[str, str]) -> None:
+    scenario, out = tmp_path / "own.toml", tmp_path / "out"
+    fields = "\n".join(f'{field} = "{value}"' for field, value in {"name": "own", **profile}.items())
+    scenario.write_text(
+        f'transports = ["roce", "own"]\n[[profiles]]\n{fields}\n[workload]\nkind = "incast"\nsenders = 2\n'
+    )
+    assert ttpoe("run", scenario, "--out", out, "--capture", "h0") == 2
+    assert "--capture: InfiniBand frames are no Ethernet frames; leave the transport own out" in ttpoe.err
+    assert not out.exists()
+
+
 def test_out_must_be_a_directory_that_can_be_written_to(ttpoe: Cli, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()

@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from ttpoe.cli import group
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -56,6 +59,13 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("name", group.list_commands(click.Context(group)))
+def test_each_command_has_a_section_and_is_in_the_readme(name):
+    headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
+    assert any(re.search(rf"ttpoe {name}\b", heading) for heading in headings)
+    assert f"ttpoe {name}" in (ROOT / "README.md").read_text()
 
 
 def test_readme_has_the_two_commands():

@@ -112,6 +112,24 @@ def test_a_failed_port_drops_what_waits_and_frees_its_buffer():
 
 
 @COMPILED
+@pytest.mark.parametrize("transport", ["ttpoe", "roce-pfc"])
+def test_a_long_queue_of_many_ingresses_is_dropped_within_the_room_for_events(transport):
+    """Some 3,000 frames from 100 ports, many of them paused, wait at a port that flaps; there are 800 events' rows."""
+    flap = {"at_ps": "60us", "what": "flap", "link": "s0.p0", "down_ps": "5us"}
+    values = {**flows(*((k, 0, 100_000) for k in range(1, 101)), events=[flap]), "until_ps": "200us"}
+    fabric = make({**values, "switch": {"buffer_bytes": "8MB"}}, transport)
+    rows = fabric.world.nodes.size
+    room = []
+    result = fabric.run(
+        max_events=500,
+        on_slice=lambda at: room.append(len(fabric.world.due) - int(fabric.world.schedule[0]["due_count"])),
+    )
+    assert result.counters["link_down"] > rows
+    assert min(room) >= 0
+    assert result.errors == []
+
+
+@COMPILED
 def test_a_pause_does_not_outlive_its_line_and_lossless_holds_over_a_flap():
     """Headroom is full when a sender's cable flaps; it comes up paused, so nothing overflows."""
     flap = [{"at_ps": f"{20 + k}us", "what": "flap", "link": f"h{k}", "down_ps": "2us"} for k in range(1, 6)]

@@ -115,6 +115,9 @@ def test_a_graph_file_can_be_given_as_it_is(tmp_path):
         (("--hosts", "17"), "--topology and --hosts: no even k makes 17 hosts; take 16 or 54"),
         (("missing.toml",), "missing.toml: No such file"),
         (("missing.json",), "missing.json: No such file"),
+        (("ring.json", "--hosts", "4"), "--hosts: ring.json says what network it is; leave it out"),
+        (("ring.json", "--topology", "star"), "--topology: ring.json says what network it is; leave it out"),
+        (("ring.toml", "--rate", "10G"), "--rate: ring.toml says what network it is; leave it out"),
         (("--out", "/nowhere/net.png"), "--out: cannot write /nowhere/net.png"),
     ],
 )

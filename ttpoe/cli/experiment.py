@@ -153,8 +153,11 @@ def _captured_ports(capture: str | None, out: Path | None, scenario: ScenarioCon
         return frozenset()
     if out is None:
         raise click.UsageError("--capture needs --out DIR to write to")
-    if "ib" in scenario.transports:
-        raise click.UsageError("--capture: InfiniBand frames are no Ethernet frames; leave the transport ib out")
+    for name in scenario.transports:
+        if scenario.profile(name).flow_control == "credits":
+            raise click.UsageError(
+                f"--capture: InfiniBand frames are no Ethernet frames; leave the transport {name} out"
+            )
     if capture == "all":
         from emulator.fabric import Fabric
 

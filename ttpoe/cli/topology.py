@@ -60,15 +60,15 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--topology", type=click.Choice(["fat-tree", "fat-tree-2", "leaf-spine", "star"]), default="fat-tree",
+    "--topology", type=click.Choice(["fat-tree", "fat-tree-2", "leaf-spine", "star"]),
     help="Without oversubscription, where no FILE is given. [fat-tree]",
 )  # fmt: skip
-@click.option("--hosts", type=click.IntRange(2, 65_536), default=16, metavar="N", help="Hosts of it. [16]")
+@click.option("--hosts", type=click.IntRange(2, 65_536), metavar="N", help="Hosts of it. [16]")
 @click.option("--rate", type=RATE, help="Line rate of every link. [100G]")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG", help="Draw it there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def command(
-    file: Path | None, topology: str, hosts: int, rate: int | None, out: Path | None, as_json: bool
+    file: Path | None, topology: str | None, hosts: int | None, rate: int | None, out: Path | None, as_json: bool
 ) -> int:
     """Count, measure and draw a network: that of a scenario FILE (TOML), a graph (JSON, GraphML), or a regular one.
 
@@ -82,7 +82,10 @@ def command(
     from emulator.survey import survey
     from emulator.workloads import Setting, make_workload
 
-    scenario = _scenario(file, topology, hosts, rate)
+    for option, value in (("topology", topology), ("hosts", hosts), ("rate", rate)):
+        if file is not None and value is not None:
+            raise click.UsageError(f"--{option}: {file} says what network it is; leave it out")
+    scenario = _scenario(file, topology or "fat-tree", hosts or 16, rate)
     shape = scenario.topology
     try:
         count = 0

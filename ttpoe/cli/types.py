@@ -66,7 +66,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--timestamps", type=click.Choice(["ns", "ps"]), default="ns", help="Of captures; older tshark misreads ps."
         ),
         click.option("--capture", metavar="PORTS", help="pcapng files of ports (h0, s0.p0, ...), or all; needs --out."),
-        click.option("--out", type=directory, help="Write results.json, flows.csv, incast.png."),
+        click.option("--out", type=directory, help="Write results.json, flows.csv, ports.csv and a figure."),
     ):
         command = option(command)
     return command

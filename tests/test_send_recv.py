@@ -281,7 +281,7 @@ def parcel(name: str, data: bytes, *, size: int | None = None, digest: bytes | N
         (parcel("x", b"xyz")[:-1], 3, "silent", []),
         (b"GET / HTTP/1.1\r\n", 3, "does not speak the format", []),
     ],
-    ids=["climb", "absolute", "dots", "hidden", "nameless", "digest", "size", "cut", "http"],
+    ids=["climb", "absolute", "dots", "hidden", "nameless", "digest", "size0", "size", "cut", "http"],
 )  # fmt: skip
 async def test_what_a_malicious_sender_can_do(machines, data, status, message, files):
     a, b = machines

@@ -39,9 +39,10 @@ def _flush(world, i, priority, now_ps):
     """Drop what waits at a switch's port ``i``; who was paused for its sake may go on."""
     port = world.ports[i]
     queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+    if queue["head"] >= 0:
+        _try_again(world, i, now_ps)  # an event, at the end of which the ports are tried that may resume
     while queue["head"] >= 0:
         p = take_head(world, port, queue, priority, now_ps)
-        _try_again(world, int(world.packets[p]["in_port"]), now_ps)
         port["link_down"] += 1
         world.engine[0]["lost"] += 1
         free_packet(world.engine[0], world.packets, p)

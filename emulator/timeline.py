@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from emulator.buffer import PRIORITIES
 from emulator.deadlock import check_routes
 from emulator.engine import MARGIN
 from emulator.events import Change, Stop, stops_of
@@ -50,7 +51,8 @@ class Timeline:
     def apply(self, k: int) -> None:
         """Do what stop ``k`` says, at the time of the event served last."""
         stop = self.stops[k]
-        self._reserve(4 * len(self.is_up))
+        # A line that goes down or comes up adds two events a priority and its timer's at most, each way.
+        self._reserve(2 * (2 * PRIORITIES + 2) * sum(len(change.ports) for change in stop.changes))
         for change in stop.changes:
             self._change(change)
         if stop.reroute is not None:

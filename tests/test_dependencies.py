@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from emulated import ALL, COMPILED, checked, incast, make, result_of
 
+from emulator.config import make_scenario
 from emulator.engine import RunStatus
+from emulator.framing import mtu_of
 
 pytestmark = COMPILED
 
@@ -168,12 +170,13 @@ def test_groups_are_told_apart():
 @pytest.mark.parametrize("transport", ALL)
 def test_peer_frames_are_their_payload(transport):
     """One flow alone takes its ideal time, and n of them n payloads at line rate after the first frame's way."""
-    peer = {"frame_overhead": "peer"}
-    alone = result_of(incast(1, 1_000_000, **peer), transport)
+    open_window = {"initial_window_packets": 10_000, "target_delay_ps": "1s", "handshake": False}
+    peer = {"frame_overhead": "peer", "tcp": {"initial_window_packets": 10_000}}
+    alone = result_of(incast(1, 1_000_000, ttpoe={**open_window, "handshake": True}, **peer), transport)
     assert alone.flows["fct_rx_ps"][0] == alone.flows["ideal_ps"][0]
-    result = checked(incast(6, 500_000, ttpoe={"handshake": False}, **peer), transport)
+    result = checked(incast(6, 500_000, ttpoe=open_window, **peer), transport)
     assert result.counters["drops"] == 0
-    mtu = 1024 if transport.startswith("ttpoe") else 4096
+    mtu = mtu_of(transport, make_scenario({}))
     expected = 6 * 500_000 * 80 + mtu * 80 + 2 * US
     assert result.wire_bound_ps == expected
     assert expected <= result.flows["fct_rx_ps"].max() <= 1.001 * expected

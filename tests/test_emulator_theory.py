@@ -62,7 +62,9 @@ def test_nobody_beats_the_wire_bound(transport: str, fields: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("transport", ALL)
 def test_one_sender_drops_nothing(transport: str) -> None:
-    result = result_of(incast(1, 5_000_000), transport)
+    open_window = {"initial_window_packets": 10_000}
+    values = incast(1, 5_000_000, tcp=open_window, ttpoe={**open_window, "target_delay_ps": "1s"})
+    result = result_of(values, transport)
     assert result.counters["drops"] == result.counters["resent_packets"] == result.counters["pauses"] == 0
     assert result.flows["fct_rx_ps"][0] == result.flows["ideal_ps"][0]
 

@@ -140,3 +140,25 @@ def test_lossless_across_switches_with_many_to_one():
     assert any(port["xoffs_sent"] and port["name"].startswith(("a", "c")) for port in result.ports)
     makespan_ps = int(result.flows["fct_rx_ps"].max())
     assert result.wire_bound_ps <= makespan_ps < result.wire_bound_ps * 1.02
+
+
+@COMPILED
+@pytest.mark.parametrize("routing", ["ecmp", "random", "adaptive"])
+@pytest.mark.parametrize(
+    ("mtu", "reaction", "delay", "uplink"),
+    [
+        (256, "0us", "100ns", "100G"), (1024, "1us", "1us", "400G"), (4096, "3us", "5us", "40G"),
+        (9000, "0us", "1us", "25G"),
+    ],
+)  # fmt: skip
+def test_no_loss_at_the_headroom_bound_anywhere(mtu, reaction, delay, uplink, routing):
+    """15 to 1, over mixed speeds, short and long links, slow reactions, one path and many; buffers of little more."""
+    values = {
+        **flows(*((k, 0, 150_000) for k in range(1, 16)), topology={**FAT_TREE, "uplink": {"rate_bps": uplink}}),
+        "routings": [routing], "link": {"delay_ps": delay}, "roce": {"mtu_bytes": mtu, "window_bytes": "1MB"},
+        "switch": {"buffer_bytes": "2MB", "pause_reaction_ps": reaction, "alpha": 0.0625}, "until_ps": "3ms",
+    }  # fmt: skip
+    result = result_of(values, "irn-pfc" if routing != "ecmp" else "roce-pfc")
+    assert result.counters["drops"] == 0
+    assert result.counters["pauses"] > 10
+    assert result.errors == []

@@ -143,7 +143,7 @@ def measure_headroom() -> Measured:
                         "switch": {"pause_reaction_ps": reaction_ps, "pipeline_latency_ps": 400_000,
                                    "pause_quanta": quanta, "buffer_bytes": 2**40},
                     }  # fmt: skip
-                    headroom = 2**40 - int(build(values, transport).world.switches["shared_limit_bytes"][0])
+                    headroom = int(build(values, transport).world.switches["headroom_limit_bytes"][0])
                     shared = 12 * data_wire_bytes(transport, make_scenario(values))
                     values["switch"]["buffer_bytes"] = headroom + shared
                     result = finish(values, transport)

@@ -279,7 +279,8 @@ def test_second_link_to_the_same_peer_is_our_fault():
 
 @pytest.mark.parametrize(
     ("mac", "vc", "message"),
-    [(MAC_B, 3, "vc is 3"), (MAC_A, 2, "not the address"), (0xFFFFFFFFFFFF, 2, "not the address"), (-1, 2, "not the")],
+    [(MAC_B, 3, "vc is 3"), (MAC_A, 2, "not the address"), (0xFFFFFFFFFFFF, 2, "not the address"), (-1, 2, "not the"),
+     (0, 2, "00:00:00:00:00:00 is not the address")],
 )
 def test_connect_checks_its_arguments(mac, vc, message):
     with pytest.raises(LocalProtocolError, match=message):

@@ -279,7 +279,8 @@ def test_second_link_to_the_same_peer_is_our_fault():
 
 @pytest.mark.parametrize(
     ("mac", "vc", "message"),
-    [(MAC_B, 3, "vc is 3"), (MAC_A, 2, "not the address"), (0xFFFFFFFFFFFF, 2, "not the address"), (-1, 2, "not the")],
+    [(MAC_B, 3, "vc is 3"), (MAC_A, 2, "not the address"), (0xFFFFFFFFFFFF, 2, "not the address"), (-1, 2, "not the"),
+     (0, 2, "00:00:00:00:00:00 is not the address")],
 )
 def test_connect_checks_its_arguments(mac, vc, message):
     with pytest.raises(LocalProtocolError, match=message):
@@ -608,6 +609,18 @@ def test_timeout_called_early_does_nothing():
         ({"victim_idle_ps": 2**63}, "victim_idle_ps is 9"),
         ({"backlog": 0}, "backlog is 0"),
         ({"burst_frames": 0}, "burst_frames is 0"),
+        ({"burst_frames": 2**40}, "burst_frames is 1099511627776; it must be from 1 to 1024"),
+        ({"tag_ways": 2**63}, "tag_ways is 9"),
+        ({"tag_sets": 2**24}, "tag_ways is 2; with tag_sets 16777216"),
+        ({"retry_limit": 2**63}, "retry_limit is 9"),
+        ({"rto_max_ps": 2**63}, "rto_max_ps is 9"),
+        ({"window_bytes": 2**41}, "window_bytes is 2199023255552; .* at most 2\\*\\*40"),
+        ({"window_bytes": 2**40}, "window_bytes is 1099511627776; of payloads of mtu_bytes 1024"),
+        ({"mtu_bytes": 1.5}, "mtu_bytes is 1.5; it must be a whole number"),
+        ({"retry_limit": "7"}, "retry_limit is '7'; it must be a whole number"),
+        ({"backlog": None}, "backlog is None; it must be a whole number"),
+        ({"tag_sets": True}, "tag_sets is True; it must be a whole number"),
+        ({"rules": 3}, "rules is 3; it must be of ttpoe.rules.Rule"),
     ],
 )
 def test_config_names_the_wrong_field(fields, name):

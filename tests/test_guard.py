@@ -226,6 +226,19 @@ def test_an_idle_link_lives_as_long_as_both_ends_do():
     assert b.read() == b"good morning"
 
 
+def test_what_a_flood_leaves_behind_is_asked_eleven_times_and_gone():
+    endpoint = listening()
+    endpoint.receive([frame(Opcode.OPEN, tx=5)], 0)
+    now_ps, sent = 0, []
+    while endpoint.links:
+        sent += [opcode for _, opcode, _, _ in said(endpoint, now_ps)]
+        now_ps = endpoint.next_deadline_ps()
+        endpoint.handle_timeout(now_ps)
+    assert sent == [Opcode.OPEN_ACK] + 11 * [Opcode.PAYLOAD]
+    waits_ms = [250, 500, 1000] + 8 * [2000]  # RFC 6298 without a sample, as for an OPEN
+    assert now_ps == 30 * PS_PER_S + sum(waits_ms) * PS_PER_MS
+
+
 @pytest.mark.parametrize("who", ["reader", "writer"])
 def test_a_peer_that_died_is_noticed_on_an_idle_link(who):
     pair, a, b = open_pair()

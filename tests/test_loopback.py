@@ -257,6 +257,10 @@ def test_a_dead_line_ends_by_the_retry_limit():
         (["--vc", "3"], "--vc"),
         (["--seed", "-1"], "--seed"),
         (["--timeout", "3"], "--timeout"),
+        (["--timeout", "0s"], "--timeout"),
+        (["--window", "1TB"], "'1TB' is too large; give at most 274877906944"),
+        (["--window", "200GB", "--mtu", "1"], "must hold fewer than 2**30"),
+        (["--loss-every", "1" + 20 * "0"], "it must be from 0 to 2**62 - 1"),
         (["/nonexistent"], "FILE"),
         ([os.devnull, "--size", "1MB"], "--size"),
         (["--what"], "--what"),
@@ -316,6 +320,39 @@ def test_ctrl_c_keeps_the_capture_and_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["out.pcapng"]
     with open_capture(path) as capture:
         assert sum(1 for _ in capture) > 10
+
+
+_INTERRUPTED_IN_VETH_PAIR = """
+import contextlib, sys
+import ttpoe.netns
+from ttpoe.cli import main
+
+@contextlib.contextmanager
+def interrupted(mtu_bytes):
+    raise KeyboardInterrupt
+    yield
+
+ttpoe.netns.veth_pair = interrupted
+sys.argv = ["ttpoe", "loopback"]
+main()
+"""
+
+
+def test_ctrl_c_while_the_namespaces_are_made():
+    process = subprocess.run([sys.executable, "-c", _INTERRUPTED_IN_VETH_PAIR], capture_output=True, text=True,
+                             timeout=60, check=False)  # fmt: skip
+    assert (process.returncode, process.stdout) == (130, "")
+    assert "Traceback" not in process.stderr
+    assert process.stderr.startswith("0 bytes had arrived\n")
+
+
+def test_a_size_beyond_the_memory_is_one_sentence():
+    limit = ["prlimit", f"--as={8 << 30}"]
+    process = subprocess.run([*limit, *COMMAND, "--size", "1kB", "--window", "30GB"], capture_output=True, text=True,
+                             timeout=60, check=False)  # fmt: skip
+    assert process.returncode == 1
+    assert "Traceback" not in process.stderr
+    assert process.stderr.startswith("error: there is not enough memory for this; ask for less: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -276,11 +276,12 @@ def parcel(name: str, data: bytes, *, size: int | None = None, digest: bytes | N
         (parcel(".bashrc", b"x"), 1, "begins with a dot", []),
         (parcel("", b"x"), 1, "gave no name", []),
         (parcel("x", b"x", digest=bytes(32)), 3, "the bytes that arrived differ from those that were sent", []),
+        (parcel("x", b"x", size=0), 3, "the bytes that arrived differ from those that were sent", []),
         (parcel("x", b"x", size=2), 3, "the bytes that arrived differ from those that were sent", []),
         (parcel("x", b"xyz")[:-1], 3, "silent", []),
         (b"GET / HTTP/1.1\r\n", 3, "does not speak the format", []),
     ],
-    ids=["climb", "absolute", "dots", "hidden", "nameless", "digest", "size", "cut", "http"],
+    ids=["climb", "absolute", "dots", "hidden", "nameless", "digest", "size0", "size", "cut", "http"],
 )  # fmt: skip
 async def test_what_a_malicious_sender_can_do(machines, data, status, message, files):
     a, b = machines
@@ -304,8 +305,14 @@ async def test_what_a_malicious_sender_can_do(machines, data, status, message, f
         (["recv", "--out", "x", "--mtu", "4kB", "--profile", "reference"], 2, "takes at most 1024"),
         (["send", os.devnull, "--to", "10.0.0.1"], 1, "10.0.0.1 is not the address of one peer"),
         (["send", os.devnull, "--to", "10.0.0.2", "--interface", "eth9"], 1, "there is no interface 'eth9'"),
+        (["send", os.devnull, "--to", "224.0.0.1"], 2, "224.0.0.1 is not the address of one peer"),
+        (["send", os.devnull, "--to", "01:00:5e:00:00:01"], 2, "01:00:5e:00:00:01 is not the address of one peer"),
+        (["send", os.devnull, "--to", "00:00:00:00:00:00"], 2, "00:00:00:00:00:00 is not the address of one peer"),
+        (["send", os.devnull, "--to", "10.0.0.2", "--window", "1TB"], 2, "give at most 274877906944"),
+        (["recv", "--out", "x", "--timeout", "0s"], 2, "--timeout"),
         (["recv"], 2, "--out"),
         (["recv", "--out", "no/such"], 2, "there is no such directory"),
+        (["recv", "--out", ""], 2, "--out is empty"),
         (["recv", "--out", "-", "--json"], 2, "--json"),
         (["recv", "--out", ".", "--timeout", "3"], 2, "--timeout"),
         (["recv", "--out", ".", "--interface", "eth9"], 1, "there is no interface 'eth9'"),

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, Self
 
 from ttpoe.constants import MAX_PAYLOAD_BYTES, TOTAL_LENGTH_BASE, WINDOW_BYTES
 from ttpoe.rules import MODULE, PROFILES, REFERENCE, SPECIFICATION, Rule
 from ttpoe.state import CONGESTION_CONTROLS, MAX_TIMEOUT_PS
 from ttpoe.units import NEVER, PS_PER_MS, PS_PER_S
+
+MAX_BUFFER_BYTES = 2**40
+_MAX_WINDOW_PACKETS = 2**30  # a quarter of all ids: which of two is older stays clear
+_BOUNDS = {
+    "mtu_bytes": (1, 0xFFFF - TOTAL_LENGTH_BASE),  # the total length has 16 bits
+    "rto_max_ps": (1, NEVER // 4 - 1),
+    "retry_limit": (1, 2**31 - 1),
+    "tag_ways": (1, 2**16),
+    "idle_timeout_ps": (1, NEVER),
+    "victim_idle_ps": (1, NEVER),
+    "backlog": (1, 2**31 - 1),
+    "burst_frames": (1, 2**10),
+    "pfc_priority": (0, 7),
+    "line_rate_bps": (0, 10**13),
+    "initial_window_packets": (1, 10**6),
+    "open_timeout_ps": (0, MAX_TIMEOUT_PS),
+    "close_timeout_ps": (0, MAX_TIMEOUT_PS),
+    "answer_repeat_ps": (0, MAX_TIMEOUT_PS),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,14 +161,23 @@ class EndpointConfig:
         return cls(**fields | changes)
 
     def __post_init__(self) -> None:
-        largest = 0xFFFF - TOTAL_LENGTH_BASE  # the total length has 16 bits
-        if not 1 <= self.mtu_bytes <= largest:
-            raise ValueError(f"mtu_bytes is {self.mtu_bytes}; it must be from 1 to {largest}")
+        self._check_kinds()
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
         for name in ("window_bytes", "send_buffer_bytes", "receive_buffer_bytes"):
             value = getattr(self, name)
-            if not self.mtu_bytes <= value <= 2**40:
-                raise ValueError(f"{name} is {value}; it must hold a payload of mtu_bytes {self.mtu_bytes} at least")
-        if not 0 < self.rto_min_ps <= self.rto_initial_ps <= self.rto_max_ps < NEVER // 4:
+            if not self.mtu_bytes <= value <= MAX_BUFFER_BYTES:
+                raise ValueError(
+                    f"{name} is {value}; it must hold a payload of mtu_bytes {self.mtu_bytes}, and be at most 2**40"
+                )
+        if self.window_bytes // self.mtu_bytes >= _MAX_WINDOW_PACKETS:
+            raise ValueError(
+                f"window_bytes is {self.window_bytes}; of payloads of mtu_bytes {self.mtu_bytes} it must hold fewer "
+                "than 2**30, since ids wrap"
+            )
+        if not 0 < self.rto_min_ps <= self.rto_initial_ps <= self.rto_max_ps:
             raise ValueError(
                 f"rto_min_ps {self.rto_min_ps}, rto_initial_ps {self.rto_initial_ps} and rto_max_ps {self.rto_max_ps} "
                 "must be above zero and in this order"
@@ -161,20 +190,20 @@ class EndpointConfig:
         for name in ("target_delay_ps", "flow_scaling_ps"):
             if not 0 < getattr(self, name) <= self.rto_max_ps:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 1 to rto_max_ps {self.rto_max_ps}")
-        for name in ("open_timeout_ps", "close_timeout_ps", "answer_repeat_ps"):
-            if not 0 <= getattr(self, name) <= MAX_TIMEOUT_PS:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to {MAX_TIMEOUT_PS}")
         if Rule.SKIP_LOST in self.rules and Rule.STOP_AND_WAIT not in self.rules:
             raise ValueError("rules has SKIP_LOST without STOP_AND_WAIT; only a single id can be dropped, so add that")
-        for name in ("retry_limit", "tag_ways", "backlog", "burst_frames", "initial_window_packets"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 <= self.pfc_priority <= 7:
-            raise ValueError(f"pfc_priority is {self.pfc_priority}; it must be from 0 to 7")
-        if not 0 <= self.line_rate_bps <= 10**13:
-            raise ValueError(f"line_rate_bps is {self.line_rate_bps}; it must be from 0 to 10**13")
         if not 1 <= self.tag_sets <= 1 << 24 or self.tag_sets & (self.tag_sets - 1):
             raise ValueError(f"tag_sets is {self.tag_sets}; it must be a power of two, up to 2**24")
-        for name in ("idle_timeout_ps", "victim_idle_ps"):
-            if not 1 <= getattr(self, name) <= NEVER:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 1 to NEVER, 2**62")
+        if self.tag_sets * self.tag_ways > 1 << 24:
+            raise ValueError(
+                f"tag_ways is {self.tag_ways}; with tag_sets {self.tag_sets} there must be at most 2**24 places"
+            )
+
+    def _check_kinds(self) -> None:
+        """Kernels take whole numbers, and would round others or fail at the first frame."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.type == "int" and (not isinstance(value, Integral) or isinstance(value, bool)):
+                raise ValueError(f"{each.name} is {value!r}; it must be a whole number")
+        if not isinstance(self.rules, Rule):
+            raise ValueError(f"rules is {self.rules!r}; it must be of ttpoe.rules.Rule")

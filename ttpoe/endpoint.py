@@ -35,7 +35,7 @@ from ttpoe.link import Link, LinkRows
 from ttpoe.machine import MAX_ANSWERS, on_close_at, on_open_at
 from ttpoe.state import FRAME, LINK, Failure
 from ttpoe.units import PS_PER_MS
-from ttpoe.wire import HEADER, format_mac
+from ttpoe.wire import HEADER, format_mac, is_unicast_mac
 
 BATCH_FRAMES = 64
 """Frames that one call takes; more gains nothing, and adds latency."""
@@ -159,7 +159,7 @@ class Endpoint:
         """
         if not 0 <= vc <= MAX_VC:
             raise LocalProtocolError(f"vc is {vc}; it must be from 0 to {MAX_VC}")
-        if not 0 <= peer_mac < 1 << 48 or peer_mac >> 40 & 1 or peer_mac == self.mac:
+        if not is_unicast_mac(peer_mac) or peer_mac == self.mac:
             raise LocalProtocolError(f"{format_mac(peer_mac & (1 << 48) - 1)} is not the address of one peer")
         if bool(self.ip) != bool(peer_ip):
             raise LocalProtocolError("an endpoint in IPv4 mode needs the peer's IPv4 address, and only that does")

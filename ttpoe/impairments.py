@@ -87,11 +87,11 @@ class ImpairmentConfig:
         for name in ("loss_every", "rate_bps", "delay_ps", "jitter_ps", "overtaking_wait_ps", "flap_down_ps"):
             value = getattr(self, name)
             if not 0 <= value < NEVER:
-                raise ValueError(f"{name} is {value}; it must be 0 or more")
+                raise ValueError(f"{name} is {value}; it must be from 0 to 2**62 - 1")
         for name in ("max_overtaking", "queue_bytes", "flap_up_ps"):
             value = getattr(self, name)
             if not 1 <= value < NEVER:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+                raise ValueError(f"{name} is {value}; it must be from 1 to 2**62 - 1")
         for ordinal in self.lose_frames:
             if ordinal < 1:
                 raise ValueError(f"lose_frames has {ordinal}; frames are counted from 1")

@@ -308,3 +308,8 @@ def parse_mac(text: str) -> int:
     if len(digits) != 6 or not all(len(d) == 2 and set(d.lower()) <= set("0123456789abcdef") for d in digits):
         raise ValueError(f"{text!r} is not a MAC address; write six hex pairs as in 98:ed:5c:00:00:01")
     return int("".join(digits), 16)
+
+
+def is_unicast_mac(mac: int) -> bool:
+    """Whether a MAC address can be that of one station: 48 bits, no group address, not zero."""
+    return 0 < mac < 1 << 48 and not mac >> 40 & 1

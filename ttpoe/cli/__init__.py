@@ -79,6 +79,9 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output left, as in `| head`
         sys.stderr.close()
         sys.exit(ExitStatus.OK)
+    except MemoryError as error:  # from sizes that no check can know to be too large for this machine
+        click.echo(f"error: there is not enough memory for this; ask for less: {error or 'none is left'}", err=True)
+        sys.exit(ExitStatus.ERROR)
     except OSError as error:  # such as a full disk behind standard output
         click.echo(f"error: {error.filename or 'output'}: {error.strerror or error}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter tries to flush again as it ends

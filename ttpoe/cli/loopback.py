@@ -22,8 +22,8 @@ import click
 from ttpoe.cli import ExitStatus
 from ttpoe.cli.impairments import Pair, impairment_options
 from ttpoe.cli.progress import progress_bar
-from ttpoe.cli.transfer import MTU, endpoint_config, profile_option
-from ttpoe.cli.types import RATE, SIZE, TIME
+from ttpoe.cli.transfer import MTU, WINDOW, endpoint_config, profile_option
+from ttpoe.cli.types import DURATION, RATE, SIZE
 from ttpoe.state import CONGESTION_CONTROLS
 from ttpoe.units import PS_PER_MS, PS_PER_S, PS_PER_US, parse_time_ps
 
@@ -259,12 +259,12 @@ async def _run(sides: tuple[Side, Side], options: _Options, transfer: _Transfer,
 @click.option("--drain-rate", type=RATE, metavar="RATE", help="Read no faster than this.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="N", default=1, help="Of losses and bytes. [1]")
 @click.option("--mtu", type=MTU, default="1024", help="Payload of a frame; above 1024 is ttpoe-jumbo. [1024]")
-@click.option("--window", type=SIZE, default="1MB", help="Payload that may wait for its ACK. [1MB]")
+@click.option("--window", type=WINDOW, default="1MB", help="Payload that may wait for its ACK. [1MB]")
 @click.option("--congestion-control", type=click.Choice(CONGESTION_CONTROLS), default="fixed",
               help="Beside --window. [fixed]")  # fmt: skip
 @profile_option
 @click.option("--vc", type=click.IntRange(0, 2), metavar="N", default=2, help="Virtual channel. [2]")
-@click.option("--timeout", type=TIME, help="Give up after this time. [the retry limit decides]")
+@click.option("--timeout", type=DURATION, help="Give up after this time. [the retry limit decides]")
 @click.option("--capture", type=click.Path(dir_okay=False), metavar="FILE.pcapng", help="Write the sender's frames.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def command(
@@ -300,12 +300,12 @@ def command(
                 opened = stack.enter_context(file.open("rb"))
                 total = os.fstat(opened.fileno()).st_size
                 chunks = _read(opened)
+            transfer = _Transfer(chunks, progress_bar(total, stack), drain_rate)
             sides = stack.enter_context(veth_pair(max(1500, mtu + TOTAL_LENGTH_BASE)))
             if is_ipv4:
                 for side, address in zip(sides, _ADDRESSES, strict=True):
                     side.add_ipv4(address)
             tap = None if capture is None else _open_tap(capture, sides[0], stack)
-            transfer = _Transfer(chunks, progress_bar(total, stack), drain_rate)
             asyncio.run(_run(sides, options, transfer, tap))
         except KeyboardInterrupt:
             kept = f"; the capture so far is in {capture}" if capture else ""

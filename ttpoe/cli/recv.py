@@ -19,7 +19,7 @@ from ttpoe.cli import ExitStatus
 from ttpoe.cli.bytestreams import write_all
 from ttpoe.cli.progress import progress_bar
 from ttpoe.cli.transfer import FAREWELL_S, FileReport, endpoint_config, endpoint_options
-from ttpoe.cli.types import TIME
+from ttpoe.cli.types import DURATION
 from ttpoe.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class _Receiver:
                         continue
                     assert isinstance(item, End)
                     report.sha256 = digest.hexdigest()
-                    sizes = (item.size_bytes, header.size_bytes or item.size_bytes)
+                    sizes = (item.size_bytes, item.size_bytes if header.size_bytes is None else header.size_bytes)
                     if digest.digest() != item.sha256 or sizes != (report.bytes, report.bytes):
                         text = "the bytes that arrived differ from those that were sent"
                         raise _RefusedError(Verdict.CHANGED, text, ExitStatus.UNFINISHED)
@@ -236,7 +236,7 @@ class _Server:
 @click.option("--once", is_flag=True, help="End after one file, with its exit status.")
 @click.option("--force", is_flag=True, help="Overwrite files that are there.")
 @click.option("--ipv4", "is_ipv4", is_flag=True, help="IPv4 mode, UDP port 420, in place of our EtherType.")
-@click.option("--timeout", type=TIME, default="30s", help="Give up a sender that is silent for this long. [30s]")
+@click.option("--timeout", type=DURATION, default="30s", help="Give up a sender that is silent for this long. [30s]")
 @endpoint_options
 def command(
     out: str, once: bool, force: bool, is_ipv4: bool, timeout: int, interface: str, mtu: int, window: int,
@@ -253,6 +253,8 @@ def command(
     path = None if out == "-" else Path(out)
     if path is None and as_json:
         raise click.UsageError("--json and --out - would share standard output; leave one out")
+    if not out:
+        raise click.UsageError("--out is empty; write . for this directory")
     if path is not None and not path.is_dir():
         if out.endswith(os.sep) or not path.parent.is_dir():
             raise click.UsageError(f"--out is {out}; there is no such directory")

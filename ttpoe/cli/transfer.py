@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ttpoe.cli.types import SIZE, Quantity
+from ttpoe.cli.types import Quantity
 from ttpoe.constants import MAX_PAYLOAD_BYTES
-from ttpoe.ipv4 import parse_ipv4
+from ttpoe.ipv4 import is_unicast, parse_ipv4
 from ttpoe.units import parse_size_bytes
-from ttpoe.wire import parse_mac
+from ttpoe.wire import is_unicast_mac, parse_mac
 
 if TYPE_CHECKING:
     from ttpoe.config import EndpointConfig
@@ -21,6 +21,8 @@ KEEPALIVE_S = 5.0
 """The sender says that it lives this often while it has nothing to send, or waits for the receiver's verdict."""
 FAREWELL_S = 1.0
 """What we give a peer to take our last words, before we leave on Ctrl-C."""
+WINDOW = Quantity("size", parse_size_bytes, minimum=1, maximum=2**38)
+"""A quarter of what a buffer may have: that of the receiver is four windows."""
 MTU = Quantity("size", parse_size_bytes, minimum=1, maximum=0xFFFF - 46)
 
 
@@ -67,12 +69,14 @@ class Peer(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        for mode, parse in (("ethernet", parse_mac), ("ipv4", parse_ipv4)):
+        for mode, parse, is_one_host in (("ethernet", parse_mac, is_unicast_mac), ("ipv4", parse_ipv4, is_unicast)):
             try:
-                parse(value)
-                return mode, value
+                address = parse(value)
             except ValueError:
                 continue
+            if not is_one_host(address):
+                self.fail(f"{value} is not the address of one peer; give the peer's own", param, ctx)
+            return mode, value
         self.fail(f"{value!r} is no address; write a MAC as in 98:ed:5c:00:00:02 or IPv4 as in 10.0.0.2", param, ctx)
 
 
@@ -87,7 +91,7 @@ def endpoint_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line."),
         profile_option,
-        click.option("--window", type=SIZE, default="1MB", help="Payload that may wait for its ACK. [1MB]"),
+        click.option("--window", type=WINDOW, default="1MB", help="Payload that may wait for its ACK. [1MB]"),
         click.option("--mtu", type=MTU, default="1024", help="Payload of a frame; above 1024 is ttpoe-jumbo. [1024]"),
         click.option("--interface", required=True, metavar="IF", help="Network interface."),
     ):
@@ -103,7 +107,10 @@ def endpoint_config(mtu: int, window: int, profile: str, **changes: Any) -> Endp
         raise click.UsageError(f"--window is {window}, below one payload of --mtu {mtu}; raise it")
     if profile == "reference" and mtu > MAX_PAYLOAD_BYTES:
         raise click.UsageError(f"--mtu is {mtu}; the reference module takes at most {MAX_PAYLOAD_BYTES}")
-    return EndpointConfig.profile(
-        profile, mtu_bytes=mtu, window_bytes=window, send_buffer_bytes=2 * window, receive_buffer_bytes=4 * window,
-        **changes,
-    )  # fmt: skip
+    try:
+        return EndpointConfig.profile(
+            profile, mtu_bytes=mtu, window_bytes=window, send_buffer_bytes=2 * window, receive_buffer_bytes=4 * window,
+            **changes,
+        )  # fmt: skip
+    except ValueError as error:
+        raise click.UsageError(f"--window, --mtu: {error}") from None

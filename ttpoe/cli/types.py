@@ -39,6 +39,7 @@ class Quantity(click.ParamType):
 SIZE = Quantity("size", units.parse_size_bytes, minimum=1)
 RATE = Quantity("rate", units.parse_rate_bps, minimum=1)
 TIME = Quantity("time", units.parse_time_ps)
+DURATION = Quantity("time", units.parse_time_ps, minimum=1)
 FRACTION = Quantity("fraction", units.parse_fraction)
 
 

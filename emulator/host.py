@@ -383,7 +383,7 @@ def host_on_frame(world, p, now_ps):
     return n
 
 
-@kernel
+@kernel(inline=True)
 def host_on_timer(world, e, now_ps):
     """End ``e``'s timer event: react if it is due, arm the next; returns how many answers are in ``world.out``."""
     end = world.ends[e]
@@ -409,7 +409,7 @@ def host_on_timer(world, e, now_ps):
     return n
 
 
-@kernel
+@kernel(inline=True)
 def host_start_flow(world, f, now_ps):
     """Flow ``f`` is submitted at its sender; answers are left in ``world.out``; returns how many."""
     e = 2 * f

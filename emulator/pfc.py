@@ -141,7 +141,7 @@ def pause_for(world, i, priority, quanta, now_ps):
     arm_port_timer(world, i, until_ps)
 
 
-@kernel
+@kernel(inline=True)
 def take_effect(world, i, p, now_ps):
     """A PFC frame received by port ``i`` takes effect on its sending side; frees packet ``p``."""
     engine = world.engine[0]

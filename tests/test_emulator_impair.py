@@ -340,7 +340,7 @@ def test_units_and_where_it_may_stand() -> None:
         ({"lose_frames": [0]}, "lose_frames.0: must be greater than or equal to 1 (given 0)"),
         ({"lose_frames": 3}, "lose_frames: must be a list, as in [3]"),
         ({"loss_every": 1.0}, "loss_every: "),
-        ({"flap_up_ps": 0}, "flap_up_ps: is 0; it must be at least 1"),
+        ({"flap_up_ps": 0}, "flap_up_ps: is 0; it must be from 1 to 2**62 - 1"),
         ({"burst_frames": 0.5}, "burst_frames: is 0.5; it must be from 1 to 1e6"),
         ({"burst_loss": 0.99}, "burst_loss: is 0.99; bursts of 10 frames on average"),
         ({"max_overtaking": 10_000}, "max_overtaking: must be at most 1000 (given 10000)"),

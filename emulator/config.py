@@ -279,11 +279,6 @@ class ScenarioConfig:
         """Transports with their routings, in the order in which each seed runs them."""
         return tuple((name, routing) for name in self.transports for routing in self.routings_of(name))
 
-    @property
-    def answer_priority(self) -> int:
-        """Priority of ACK, NACK and the like, of flows with no priority of their own."""
-        return self.priority if self.ack_priority is None else self.ack_priority
-
     @model_validator(mode="after")
     def _check(self) -> ScenarioConfig:
         _check_profiles(self.profiles)

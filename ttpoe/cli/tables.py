@@ -57,7 +57,7 @@ def _cell(row: dict[str, Any], digits: int) -> str:
     return text
 
 
-_LABEL_WIDTH, _COLUMN_WIDTH = 28, 13
+_LABEL_WIDTH, _COLUMN_WIDTH, _EDGES = 28, 13, 3
 
 
 def comparison(title: str, told: dict[str, Any], width: int = 80) -> list[Table]:
@@ -65,8 +65,9 @@ def comparison(title: str, told: dict[str, Any], width: int = 80) -> list[Table]
 
     Each transport has a table of its own where one has several routings and not all fit one.
     """
-    most = max(1, (width - _LABEL_WIDTH) // _COLUMN_WIDTH)
     columns = list(dict.fromkeys((run["transport"], run["routing"]) for run in told["runs"]))
+    longest = max((len(name) for column in columns for name in column), default=0)
+    most = max(1, (width - _LABEL_WIDTH) // max(_COLUMN_WIDTH, longest + _EDGES))
     groups: list[list[tuple[str, str]]] = [columns]
     if len(columns) > most and len(columns) > len({name for name, _ in columns}):
         groups = [[c for c in columns if c[0] == name] for name in dict.fromkeys(name for name, _ in columns)]

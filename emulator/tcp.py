@@ -49,7 +49,7 @@ TCP = np.dtype(
             "alpha_q20", "window_end", "window_acked", "window_marked",  # DCTCP
             "epoch_ps", "k_ticks", "w_max_q20", "w_est_q20", "prior_q20",  # CUBIC
             # receiver
-            "expected", "highest", "rx_bytes", "unacknowledged", "block_count", "is_ce", "is_ece",
+            "expected", "highest", "rx_bytes", "unacknowledged", "block_count", "is_ece",
             "first_slot", "mask",  # of SLOT rows, and of bytes of ``received``; packet i is at i & mask
             # counters
             "packets_resent", "bytes_resent", "timeouts", "recoveries", "acks_sent", "duplicates_received",

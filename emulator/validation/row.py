@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from emulator.config import make_scenario
 from emulator.fabric import Fabric
 from emulator.results import RunResult
@@ -132,8 +134,13 @@ def last_us(result: RunResult, field: str = "fct_tx_ps") -> float:
     return float(result.flows[field].max()) / US
 
 
-def delivered_gbps(fabric: Fabric, time_ps: int) -> list[float]:
-    """Payload in order at each flow's receiver, over a time, of a run that may not have ended."""
+def delivered_bytes(fabric: Fabric) -> np.ndarray:
+    """Payload in order at each flow's receiver so far, int64, of a run that may not have ended."""
     w = fabric.world
     rows = w.links if fabric.profile.is_ttpoe else w.tcps if fabric.profile.is_tcp else w.qps
-    return [float(count) * 8_000 / time_ps for count in rows["rx_bytes"][1::2]]
+    return rows["rx_bytes"][1::2].astype(np.int64)
+
+
+def delivered_gbps(fabric: Fabric, time_ps: int) -> list[float]:
+    """The same over a time."""
+    return (delivered_bytes(fabric) * 8_000 / time_ps).tolist()

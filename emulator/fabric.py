@@ -13,10 +13,11 @@ import numpy as np
 
 from emulator import roce, rows, series, tcp, world
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
-from emulator.config import ConfigError, ScenarioConfig, drain_ratio
+from emulator.config import ConfigError, ScenarioConfig
 from emulator.deadlock import BufferCycle, Watch, check_routes
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.framing import data_wire_bytes, framing_of, line_only_bytes
+from emulator.host_config import drain_ratio
 from emulator.impair import build_impairments
 from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.paths import Routes

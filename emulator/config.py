@@ -8,33 +8,38 @@ from __future__ import annotations
 import tomllib
 from dataclasses import field, fields, replace
 from difflib import get_close_matches
-from math import gcd
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from emulator import roce
 from emulator.events import EventConfig
 from emulator.graphs import CableConfig, GraphConfig, NodeConfig, RouteConfig, read_graph
+from emulator.host_config import HostConfig, PauseStormConfig
 from emulator.quantities import (
     STRICT,
     Bps,
     Bytes,
     ConfigError,
-    Host,
     Impairments,
     Mtu,
-    OptionalImpairments,
-    Ordinal,
     Picoseconds,
     PositivePicoseconds,
     Priority,
 )
 from emulator.roce_config import DcqcnConfig, RoceConfig, SelectiveConfig
 from emulator.routing import POLICIES
-from emulator.shapes import DualPlaneConfig, FatTreeConfig, LeafSpineConfig, RailConfig, UplinkConfig
+from emulator.shapes import (
+    DualPlaneConfig,
+    FatTreeConfig,
+    HostLinkConfig,
+    LeafSpineConfig,
+    RailConfig,
+    StarConfig,
+    UplinkConfig,
+)  # fmt: skip
 from emulator.switching import EcnConfig, PriorityConfig, SwitchConfig, WatchdogConfig
 from emulator.tcp_config import TcpConfig
 from emulator.transports import (
@@ -70,65 +75,6 @@ class LinkConfig:
     """What each way of the cable does to frames, drawn on its own."""
     retry_bytes: Bytes | None = None
     """Link-level retry, on all cables: replay buffer of each way, in bytes on the line; None: no retry."""
-
-
-@dataclass(frozen=True, config=STRICT)
-class HostLinkConfig:
-    """Another cable for some hosts of a star."""
-
-    hosts: tuple[Host, ...]
-    rate_bps: Bps | None = None
-    delay_ps: Picoseconds | None = None
-    impairments: OptionalImpairments = None
-    """In place of those of the scenario's ``link``."""
-    impaired_ways: Literal["both", "from_host", "to_host"] = "both"
-    """Which ways of the cable ``impairments`` are of."""
-    bad_fcs_frames: tuple[Ordinal, ...] = ()
-    """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
-
-
-def drain_ratio(rate_bps: int) -> tuple[int, int]:
-    """A rate as bytes in picoseconds, in lowest terms; ValueError if their product leaves int64."""
-    common = gcd(rate_bps, 8 * units.PS_PER_S)
-    n_bytes, n_ps = rate_bps // common, 8 * units.PS_PER_S // common
-    if n_bytes * n_ps >= 2**62:
-        raise ValueError("this rate cannot be counted to the byte; round it to a few digits")
-    return n_bytes, n_ps
-
-
-def _countable(rate_bps: int) -> int:
-    drain_ratio(rate_bps)
-    return rate_bps
-
-
-@dataclass(frozen=True, config=STRICT)
-class PauseStormConfig:
-    """A faulty host: all its NICs pause their switch, and renew the pause, under transports with PFC."""
-
-    host: Host
-    start_ps: Picoseconds = 0
-    end_ps: PositivePicoseconds | None = None
-    """None: never."""
-    priority: Priority | None = None
-    """None: the scenario's."""
-
-    @model_validator(mode="after")
-    def _check(self) -> PauseStormConfig:
-        if self.end_ps is not None and self.end_ps <= self.start_ps:
-            raise ValueError(f"end_ps {self.end_ps} is not after start_ps {self.start_ps}; raise it")
-        return self
-
-
-@dataclass(frozen=True, config=STRICT)
-class HostConfig:
-    """What reads a host's TTPoE links: one reader for each. RoCE writes to memory that is always there."""
-
-    rx_buffer_bytes: Bytes = 256_000
-    """In order and not yet read, per link; a PAYLOAD beyond it is refused with NACK_FULL."""
-    drain_rate_bps: Annotated[Bps, AfterValidator(_countable)] | None = None
-    """Of each reader; None: it reads at once, and the buffer never fills."""
-    pause_storms: tuple[PauseStormConfig, ...] = ()
-    """Faulty hosts, one storm each at most."""
 
 
 def _without_marks(policy: Any) -> Any:
@@ -178,17 +124,6 @@ class TtpoeConfig:
         if max(self.target_delay_ps, self.flow_scaling_ps) > self.rto_max_ps:
             raise ValueError("target_delay_ps or flow_scaling_ps is above rto_max_ps; lower it")
         return self
-
-
-@dataclass(frozen=True, config=STRICT)
-class StarConfig:
-    """Hosts h0, h1, ... on one switch s0."""
-
-    kind: Literal["star"] = "star"
-    hosts: Annotated[int, Field(ge=2, le=65_536, strict=True)] | None = None
-    """None: as many as the workload names."""
-    links: tuple[HostLinkConfig, ...] = ()
-    """Cables that differ from the scenario's ``link``."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -14,16 +14,42 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from emulator.graphs import GraphConfig
-from emulator.quantities import STRICT, Bps, ConfigError, OptionalImpairments, Picoseconds
+from emulator.quantities import STRICT, Bps, ConfigError, Host, OptionalImpairments, Ordinal, Picoseconds
 from emulator.topology import Topology, Wiring
 
 if TYPE_CHECKING:
-    from emulator.config import LinkConfig, StarConfig
+    from emulator.config import LinkConfig
     from ttpoe.impairments import ImpairmentConfig
 
 _Count = Annotated[int, Field(ge=1, le=65_536, strict=True)]
 _Even = Annotated[int, Field(ge=2, le=256, strict=True, multiple_of=2)]
 _Factor = Annotated[int, Field(ge=1, le=64, strict=True)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class HostLinkConfig:
+    """Another cable for some hosts of a star."""
+
+    hosts: tuple[Host, ...]
+    rate_bps: Bps | None = None
+    delay_ps: Picoseconds | None = None
+    impairments: OptionalImpairments = None
+    """In place of those of the scenario's ``link``."""
+    impaired_ways: Literal["both", "from_host", "to_host"] = "both"
+    """Which ways of the cable ``impairments`` are of."""
+    bad_fcs_frames: tuple[Ordinal, ...] = ()
+    """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class StarConfig:
+    """Hosts h0, h1, ... on one switch s0."""
+
+    kind: Literal["star"] = "star"
+    hosts: Annotated[int, Field(ge=2, le=65_536, strict=True)] | None = None
+    """None: as many as the workload names."""
+    links: tuple[HostLinkConfig, ...] = ()
+    """Cables that differ from the scenario's ``link``."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from emulator.fabric import Fabric, _chain
+from emulator.assembly import chain
+from emulator.fabric import Fabric
 from emulator.schedule import (
     ARRIVAL,
     DEPARTURE,
@@ -72,7 +73,7 @@ def make_queue(rows: int, shift: int, ties: list[int]) -> Queue:
     ports = np.zeros(len(ties), PORT)
     ports["tie"] = ties
     return Queue(
-        schedule, _chain(np.zeros(rows, EVENT), 0, -1), np.zeros(rows, EVENT), np.zeros(rows, np.int64),
+        schedule, chain(np.zeros(rows, EVENT), 0, -1), np.zeros(rows, EVENT), np.zeros(rows, np.int64),
         np.zeros(rows, np.int32), np.zeros(rows, np.int64), np.zeros(rows, np.int32), ports,
     )  # fmt: skip
 

@@ -53,7 +53,7 @@ from emulator.transports import (
     RoutingName,
     WindowLimit,
 )  # fmt: skip
-from emulator.workloads import CONFIGS, FlowConfig, WorkloadConfig
+from emulator.workloads import CONFIGS, SINGLE, FlowConfig, PartConfig, WorkloadConfig
 from emulator.workloads.patterns import IncastConfig
 from ttpoe import constants, units
 from ttpoe.impairments import ImpairmentConfig
@@ -268,10 +268,15 @@ _ROOMS: dict[str, tuple[type, ...]] = {
     "routing": (RoutingConfig,),
     "events": (EventConfig,),
     "topology.links": (HostLinkConfig, CableConfig),
+    "topology.scale_out.links": (HostLinkConfig,),
+    "topology.front_end.links": (HostLinkConfig,),
     "topology.nodes": (NodeConfig,),
     "topology.routes": (RouteConfig,),
     "workload": CONFIGS,
     "workload.flows": (FlowConfig,),
+    "workload.parts": (PartConfig,),
+    "workload.parts.workload": SINGLE,
+    "workload.parts.workload.flows": (FlowConfig,),
     "ttpoe": (TtpoeConfig,),
     "roce": (RoceConfig,),
     "tcp": (TcpConfig,),
@@ -298,9 +303,8 @@ def _sentence(error: ValidationError) -> str:
     unknown = ("unexpected_keyword_argument", "extra_forbidden")
     first = next((e for e in errors if e["type"] in unknown), errors[0])  # a misspelt field explains a missing one
     path = list(first["loc"])
-    for room in ("workload", "topology", "scale_out", "front_end"):
-        if room in path[:-1]:
-            del path[path.index(room) + 1]  # pydantic names the variant of a union here
+    unions = ("workload", "topology", "scale_out", "front_end")  # pydantic names the variant of one behind it
+    path = [part for before, part in zip([None, *path], path, strict=False) if before not in unions]
     where = ".".join(str(part) for part in path)
     what = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if what != first["msg"].removeprefix("Value error, "):
@@ -356,6 +360,18 @@ def make_scenario(values: dict[str, Any], folder: Path = Path()) -> ScenarioConf
         raise ConfigError(_sentence(error)) from None
 
 
+def _find_files(values: Any, folder: Path) -> None:
+    """Paths of workloads, also of parts of one, are relative to the scenario's file; modified in place."""
+    load = values.get("workload") if isinstance(values, dict) else None
+    if not isinstance(load, dict):
+        return
+    if isinstance(load.get("path"), str):
+        load["path"] = str(folder / load["path"])
+    if isinstance(load.get("parts"), list):
+        for part in load["parts"]:
+            _find_files(part, folder)
+
+
 def load_scenario(path: str | Path) -> ScenarioConfig:
     """A scenario from a TOML file; raises ConfigError naming the file and the field."""
     try:
@@ -366,9 +382,7 @@ def load_scenario(path: str | Path) -> ScenarioConfig:
         raise ConfigError(f"{path}: this is not UTF-8 text, so no TOML scenario") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
-    load = values.get("workload")
-    if isinstance(load, dict) and isinstance(load.get("path"), str):
-        load["path"] = str(Path(path).parent / load["path"])
+    _find_files(values, Path(path).parent)
     try:
         return make_scenario(values, Path(path).parent)
     except ConfigError as error:

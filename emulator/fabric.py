@@ -67,7 +67,7 @@ class Fabric:
         self.profile = scenario.profile(transport)
         self.routing = routing or scenario.routings_of(transport)[0]
         shape = scenario.topology
-        hosts = shape.hosts if shape.kind == "star" else shape.host_count
+        hosts = shape.host_count
         self.workload = make_workload(scenario.workload, Setting(seed, hosts, scenario.link.rate_bps))
         self.messages = self.workload.messages
         self.topology = build_topology(shape, scenario.link, hosts or self.workload.hosts_needed)
@@ -254,21 +254,21 @@ class Fabric:
 def _choose_nics(topology: Topology, messages: list[Message]) -> np.ndarray:
     """int32 (flows, 2): the NICs that each message leaves and reaches, of the same number in both hosts.
 
-    Where a message names none, its sender's messages take the NICs in turn.
+    Where a message names none, it takes that which has the fewest messages so far, of both hosts together.
     """
     mine = np.split(np.arange(len(topology.nic_host)), np.searchsorted(topology.nic_host, range(1, topology.hosts)))
-    turns: dict[int, int] = {}
+    taken = [[0] * len(nics) for nics in mine]
     chosen = np.zeros((len(messages), 2), np.int32)
     for k, message in enumerate(messages):
-        of_src, of_dst = mine[message.src], mine[message.dst]
-        both = min(len(of_src), len(of_dst))
+        at_src, at_dst = taken[message.src], taken[message.dst]
+        both = min(len(at_src), len(at_dst))
         if message.nic is None:
-            turn = turns.get(message.src, 0)
-            turns[message.src] = turn + 1
-            number = turn % both
+            number = min(range(both), key=lambda nic: at_src[nic] + at_dst[nic])
         else:
             number = message.nic
             if number >= both:
                 raise ConfigError(f"workload.flows.{k}.nic: there is no NIC {number}; the last one is {both - 1}")
-        chosen[k] = of_src[number], of_dst[number]
+        at_src[number] += 1
+        at_dst[number] += 1
+        chosen[k] = mine[message.src][number], mine[message.dst][number]
     return chosen

@@ -127,7 +127,9 @@ class GraphConfig:
         """Number of hosts."""
         return len(self.host_names)
 
-    def wire(self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "") -> None:
+    def wire(
+        self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "", room: str = "topology"
+    ) -> None:
         """Add the switches and cables to ``wiring``."""
         ends = dict(zip(self.host_names, hosts, strict=True))
         tiers = self._tiers()

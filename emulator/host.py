@@ -56,7 +56,7 @@ def _is_ready(world, e):
         return next_payload_bytes(world.links[e], pool, world.params[0], world.ring)
     if world.engine[0]["protocol"] == TCP:
         return tcp_is_ready(world.tcps[e], world.tcp_params[0], world.slots)
-    return roce_is_ready(world.qps[e], world.roce_params[0])
+    return roce_is_ready(world.qps[e])
 
 
 @kernel(inline=True)

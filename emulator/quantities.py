@@ -33,7 +33,27 @@ def quantity(parse: Callable[[str], float]) -> BeforeValidator:
 
 Bytes = Annotated[int, quantity(units.parse_size_bytes), Field(gt=0, lt=2**50, strict=True)]
 Mtu = Annotated[int, quantity(units.parse_size_bytes), Field(ge=1, le=9_000, strict=True)]
-Host = Annotated[int, Field(ge=0, lt=65_536, strict=True)]
+MAX_HOSTS = 65_536
+Host = Annotated[int, Field(ge=0, lt=MAX_HOSTS, strict=True)]
+
+
+def _expanded(value: Any) -> Any:
+    """Numbers of hosts in place of ranges such as ``"128-255"``; what is neither is left to be refused."""
+    if not isinstance(value, list | tuple):
+        return value
+    numbers: list[Any] = []
+    for item in value:
+        if not isinstance(item, str):
+            numbers.append(item)
+            continue
+        first, _, last = (part.strip() for part in item.partition("-"))
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < MAX_HOSTS):
+            raise ValueError(f'{item!r} is no range of hosts; give the first and the last, as in "128-255"')
+        numbers += range(int(first), int(last) + 1)
+    return numbers
+
+
+Hosts = Annotated[tuple[Host, ...], BeforeValidator(_expanded)]
 Bps = Annotated[int, quantity(units.parse_rate_bps), Field(ge=1_000_000, le=10**13, strict=True)]
 Picoseconds = Annotated[int, quantity(units.parse_time_ps), Field(ge=0, le=3600 * units.PS_PER_S, strict=True)]
 PositivePicoseconds = Annotated[int, quantity(units.parse_time_ps), Field(gt=0, le=3600 * units.PS_PER_S, strict=True)]

@@ -42,11 +42,10 @@ def build_roce(fabric: Fabric, ends: np.ndarray, ports: np.ndarray) -> dict[str,
     psns = [name_hash(fabric.seed, "psn", message.name) & roce.PSN_MASK for message in fabric.messages]
     qps["initial_psn"] = np.repeat(psns, 2)
     qps["timer_at_ps"] = units.NEVER
-    window_packets = _window_packets(fabric, ports)
-    row["window_bytes"] = window_packets * config.mtu_bytes
+    qps["window_packets"] = np.repeat(_window_packets(fabric, ports), 2)
     if profile.is_selective:
         largest = max(message.size_bytes for message in fabric.messages)
-        in_flight = min(window_packets, -(-largest // config.mtu_bytes))
+        in_flight = min(int(qps["window_packets"].max()), -(-largest // config.mtu_bytes))
         slots = max(1 << (in_flight - 1).bit_length(), 32)
         rows = arrays["selective"] = zeros(len(ends), selective.SELECTIVE)
         rows["first_word"] = np.arange(len(ends)) * (slots >> selective.WORD_SHIFT)
@@ -61,12 +60,13 @@ def build_roce(fabric: Fabric, ends: np.ndarray, ports: np.ndarray) -> dict[str,
     return arrays
 
 
-def _window_packets(fabric: Fabric, ports: np.ndarray) -> int:
-    """Packets that a queue pair may have unacknowledged.
+def _window_packets(fabric: Fabric, ports: np.ndarray) -> np.ndarray:
+    """Packets that each queue pair may have unacknowledged, int64 (flows,).
 
     A product of bandwidth and delay is that of the longest path, with which one flow alone still fills its line: the
-    slowest line's packets while the first one goes there and its acknowledgement comes back.
+    packets of the slowest line on a queue pair's own way while one goes the longest way and is acknowledged.
     """
+    flows = len(fabric.messages)
     config = fabric.scenario.roce
     most = selective.MAX_WINDOW_PACKETS if fabric.profile.is_selective else roce.MAX_OUTSTANDING_PACKETS
     if config.window_bytes is not None:
@@ -76,19 +76,21 @@ def _window_packets(fabric: Fabric, ports: np.ndarray) -> int:
                 f"roce.window_bytes: {fabric.transport} keeps track of {most} packets; lower it to "
                 f"{most * config.mtu_bytes} at most"
             )
-        return min(packets, most)
+        return np.full(flows, min(packets, most))
     if fabric.profile.window != "bdp":
-        return most
+        return np.full(flows, most)
     frame = data_wire_bytes(fabric.transport, fabric.scenario)
     ack = control_wire_bytes(fabric.transport, fabric.scenario)
-    longest = config.ack_every_packets
-    for way in {tuple(fabric.topology.path(*nics)) for nics in fabric.flow_nics.tolist()}:
+    longest_ps = 0
+    slowest_ps: dict[tuple[int, int], int] = {}
+    for nics in {(src, dst) for src, dst in fabric.flow_nics.tolist()}:
+        way = fabric.topology.path(*nics)
         hops = [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in way]
         back = [ideal.Hop(int(ports[i ^ 1]["rate_bps"]), int(ports[i ^ 1]["delay_ps"])) for i in reversed(way)]
-        round_trip_ps = ideal.control_path_ps(hops, frame) + ideal.control_path_ps(back, ack)
-        slowest_ps = max(hop.line_ps(frame) for hop in hops)
-        longest = max(longest, -(-round_trip_ps // slowest_ps))
-    return min(longest, most)
+        longest_ps = max(longest_ps, ideal.control_path_ps(hops, frame) + ideal.control_path_ps(back, ack))
+        slowest_ps[nics] = max((hop.line_ps(frame) for hop in hops), default=1)
+    slowest = np.array([slowest_ps[src, dst] for src, dst in fabric.flow_nics.tolist()], np.int64)
+    return np.clip(-(-longest_ps // slowest), config.ack_every_packets, most)
 
 
 def make_dcqcn_params(config: DcqcnConfig) -> np.ndarray:

@@ -172,11 +172,13 @@ def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
     return [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path]
 
 
-def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -> int:
-    """Completion time of one message alone on an idle path between two NICs: the first of the shortest.
+def ideal_flow_ps(fabric: Fabric, flow: int) -> int:
+    """Completion time of a flow (by index) alone on an idle path between its NICs: the first of the shortest.
 
     By the window of memory alone: what a congestion window adds, as TCP's slow start does, is slowdown.
     """
+    src_nic, dst_nic = fabric.flow_nics[flow].tolist()
+    size_bytes = fabric.messages[flow].size_bytes
     hops, back = _hops(fabric, src_nic, dst_nic), _hops(fabric, dst_nic, src_nic)
     transport, scenario = fabric.transport, fabric.scenario
     mtu_bytes = mtu_of(transport, scenario)
@@ -196,9 +198,8 @@ def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -
         tcp = scenario.tcp
         window, every = tcp.window_packets, min(tcp.ack_every_packets, tcp.window_packets)
         return ideal.ideal_fct_ps(hops, back, frames, control, window, window, every)
-    roce = scenario.roce
-    window = int(fabric.world.roce_params[0]["window_bytes"]) // roce.mtu_bytes
-    return ideal.ideal_fct_ps(hops, back, frames, control, window, window, roce.ack_every_packets)
+    window = int(fabric.world.qps["window_packets"][2 * flow])
+    return ideal.ideal_fct_ps(hops, back, frames, control, window, window, scenario.roce.ack_every_packets)
 
 
 def has_one_receiver(fabric: Fabric) -> bool:
@@ -266,8 +267,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             flows["ideal_ps"][k] = -1
             continue
         if key not in known:
-            src_nic, dst_nic = fabric.flow_nics[k].tolist()
-            known[key] = ideal_flow_ps(fabric, src_nic, dst_nic, message.size_bytes)
+            known[key] = ideal_flow_ps(fabric, k)
         flows["ideal_ps"][k] = known[key]
 
     end_ps = int(engine["now_ps"])

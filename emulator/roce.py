@@ -25,6 +25,7 @@ QP = np.dtype(
             "failure",  # a ttpoe.state.Failure
             # requester: packet indices una <= next <= max
             "message_bytes", "packets", "una", "next", "max",
+            "window_packets",  # unacknowledged at most
             "timer_at_ps", "retries",
             # responder
             "expected", "is_nak_sent", "unacknowledged", "rx_bytes", "msn",
@@ -41,7 +42,7 @@ ROCE_PARAMS = np.dtype(
     [
         (name, "i8")
         for name in (
-            "mtu_bytes", "window_bytes", "rto_ps", "retry_limit", "ack_every_packets",
+            "mtu_bytes", "rto_ps", "retry_limit", "ack_every_packets",
             "recovery",  # one of the four below
             "few_packets", "rto_low_ps",  # the timeout while no more than so many are in flight
             "reorder_ps",
@@ -107,15 +108,13 @@ def payload_bytes_at(qp, params, index):
 
 
 @kernel(inline=True)
-def roce_is_ready(qp, params):
+def roce_is_ready(qp):
     """1 if :func:`roce_poll` would append a packet."""
     if qp["failure"] != 0 or qp["next"] >= qp["packets"]:
         return 0
     if qp["next"] < qp["max"]:
         return 1
-    outstanding = qp["max"] - qp["una"] + 1
-    fits = outstanding <= MAX_OUTSTANDING_PACKETS and outstanding * params["mtu_bytes"] <= params["window_bytes"]
-    return 1 if fits else 0
+    return 1 if qp["max"] - qp["una"] < qp["window_packets"] else 0
 
 
 @kernel(inline=True)
@@ -127,7 +126,7 @@ def rto_ps(qp, params):
 @kernel
 def roce_poll(qp, params, now_ps, out, n_out):
     """Append the next WRITE packet, if one may be sent; as :func:`ttpoe.machine.poll_payload`."""
-    if roce_is_ready(qp, params) == 0:
+    if roce_is_ready(qp) == 0:
         return n_out
     index = qp["next"]
     last = qp["packets"] - 1

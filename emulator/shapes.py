@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from emulator.graphs import GraphConfig
-from emulator.quantities import STRICT, Bps, ConfigError, Host, OptionalImpairments, Ordinal, Picoseconds
+from emulator.quantities import STRICT, Bps, ConfigError, Hosts, OptionalImpairments, Ordinal, Picoseconds
 from emulator.topology import Topology, Wiring
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ _Factor = Annotated[int, Field(ge=1, le=64, strict=True)]
 
 @dataclass(frozen=True, config=STRICT)
 class HostLinkConfig:
-    """Another cable for some hosts of a star."""
+    """Another cable for some hosts, or other cables, where they have several NICs."""
 
-    hosts: tuple[Host, ...]
+    hosts: Hosts
+    """Numbers, and ranges as in ``"128-255"``."""
     rate_bps: Bps | None = None
     delay_ps: Picoseconds | None = None
     impairments: OptionalImpairments = None
@@ -41,6 +42,61 @@ class HostLinkConfig:
     """Ordinals, from 1, of frames from each of these hosts that arrive damaged: dropped by the switch, and counted."""
 
 
+HostLinks = tuple[HostLinkConfig, ...]
+"""Cables to hosts that differ from the scenario's ``link``; of two about a host, the later one decides."""
+
+
+class HostCables:
+    """The cable of each host of a shape: the scenario's, or what ``links`` says of it.
+
+    Parameters
+    ----------
+    links : tuple of HostLinkConfig
+    wiring : Wiring
+        Takes the cables.
+    hosts : int
+        How many there are.
+    link : LinkConfig
+    room : str
+        Where the shape stands in the scenario, for the sentence of an error.
+
+    Raises
+    ------
+    ConfigError
+        If ``links`` names a host that is not there.
+    """
+
+    def __init__(self, links: HostLinks, wiring: Wiring, hosts: int, link: LinkConfig, room: str) -> None:
+        self._wiring = wiring
+        self._rate = [link.rate_bps] * hosts
+        self._delay = [link.delay_ps] * hosts
+        self._ways = [(link.impairments, link.impairments)] * hosts
+        self._bad_fcs_frames: dict[int, tuple[int, ...]] = {}
+        for k, other in enumerate(links):
+            for n in other.hosts:
+                if n >= hosts:
+                    raise ConfigError(f"{room}.links.{k}.hosts: there is no host {n}; the last one is {hosts - 1}")
+                self._change(n, other)
+
+    def _change(self, n: int, other: HostLinkConfig) -> None:
+        self._rate[n] = self._rate[n] if other.rate_bps is None else other.rate_bps
+        self._delay[n] = self._delay[n] if other.delay_ps is None else other.delay_ps
+        if other.impairments is not None:
+            kept = self._ways[n]
+            self._ways[n] = (
+                kept[0] if other.impaired_ways == "to_host" else other.impairments,
+                kept[1] if other.impaired_ways == "from_host" else other.impairments,
+            )
+        if other.bad_fcs_frames:
+            self._bad_fcs_frames[n] = tuple(sorted(set(other.bad_fcs_frames)))
+
+    def lay(self, n: int, host: int, switch: int) -> None:
+        """Cable the n-th host, whose end is ``host``, to a switch."""
+        port = self._wiring.cable(host, switch, self._rate[n], self._delay[n], self._ways[n])
+        if n in self._bad_fcs_frames:
+            self._wiring.bad_fcs_frames[port] = self._bad_fcs_frames[n]
+
+
 @dataclass(frozen=True, config=STRICT)
 class StarConfig:
     """Hosts h0, h1, ... on one switch s0."""
@@ -48,8 +104,21 @@ class StarConfig:
     kind: Literal["star"] = "star"
     hosts: Annotated[int, Field(ge=2, le=65_536, strict=True)] | None = None
     """None: as many as the workload names."""
-    links: tuple[HostLinkConfig, ...] = ()
-    """Cables that differ from the scenario's ``link``."""
+    links: HostLinks = ()
+
+    @property
+    def host_count(self) -> int | None:
+        """Number of hosts; None: as many as the workload names."""
+        return self.hosts
+
+    def wire(
+        self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "", room: str = "topology"
+    ) -> None:
+        """Add the switch, whose port to a host has the host's number, and the cables to ``wiring``."""
+        switch = wiring.add_switch(f"{prefix}s0")
+        cables = HostCables(self.links, wiring, len(hosts), link, room)
+        for n, host in enumerate(hosts):
+            cables.lay(n, host, switch)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -82,18 +151,22 @@ class LeafSpineConfig:
     cables_per_pair: _Factor = 1
     """Parallel cables between a leaf and a spine."""
     uplink: UplinkConfig = field(default_factory=UplinkConfig)
+    links: HostLinks = ()
 
     @property
     def host_count(self) -> int:
         """Number of hosts."""
         return self.leaves * self.hosts_per_leaf
 
-    def wire(self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "") -> None:
+    def wire(
+        self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "", room: str = "topology"
+    ) -> None:
         """Add the switches and cables to ``wiring``."""
         leaves = [wiring.add_switch(f"{prefix}l{k}") for k in range(self.leaves)]
         spines = [wiring.add_switch(f"{prefix}s{k}", tier=2) for k in range(self.spines)]
-        for k, host in enumerate(hosts):
-            wiring.cable(host, leaves[k // self.hosts_per_leaf], link.rate_bps, link.delay_ps)
+        cables = HostCables(self.links, wiring, len(hosts), link, room)
+        for n, host in enumerate(hosts):
+            cables.lay(n, host, leaves[n // self.hosts_per_leaf])
         for leaf in leaves:
             for spine in spines:
                 for _ in range(self.cables_per_pair):
@@ -119,6 +192,7 @@ class FatTreeConfig:
     pod_oversubscription: _Factor = 1
     """So many times as many ports of an aggregation switch down as up; must divide k / 2."""
     uplink: UplinkConfig = field(default_factory=UplinkConfig)
+    links: HostLinks = ()
 
     @model_validator(mode="after")
     def _check(self) -> FatTreeConfig:
@@ -154,16 +228,19 @@ class FatTreeConfig:
         """Number of hosts."""
         return self._hosts_of(self.ports)
 
-    def wire(self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "") -> None:
+    def wire(
+        self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "", room: str = "topology"
+    ) -> None:
         """Add the switches and cables to ``wiring``."""
         uplink = self.uplink.quantities(link)
         half = self.ports // 2
         under = half * self.leaf_oversubscription
+        cables = HostCables(self.links, wiring, len(hosts), link, room)
         if self.tiers == 2:
             edges = [wiring.add_switch(f"{prefix}e{i}") for i in range(self.ports)]
             cores = [wiring.add_switch(f"{prefix}c{j}", tier=2) for j in range(half)]
             for n, host in enumerate(hosts):
-                wiring.cable(host, edges[n // under], link.rate_bps, link.delay_ps)
+                cables.lay(n, host, edges[n // under])
             for edge in edges:
                 for core in cores:
                     wiring.cable(edge, core, *uplink)
@@ -174,7 +251,7 @@ class FatTreeConfig:
         aggregations = [wiring.add_switch(f"{prefix}a{pod}.{j}", tier=2) for pod in pods for j in range(half)]
         cores = [wiring.add_switch(f"{prefix}c{n}", tier=3) for n in range(half * up)]
         for n, host in enumerate(hosts):
-            wiring.cable(host, edges[n // under], link.rate_bps, link.delay_ps)
+            cables.lay(n, host, edges[n // under])
         for pod in pods:
             for i in range(half):
                 for j in range(half):
@@ -200,6 +277,7 @@ class RailConfig:
     spines: Annotated[int, Field(ge=0, le=4096, strict=True)] = 4
     """Each cabled to every leaf. 0: rails only, so NICs of different rails cannot reach each other."""
     uplink: UplinkConfig = field(default_factory=UplinkConfig)
+    links: HostLinks = ()
 
     @model_validator(mode="after")
     def _check(self) -> RailConfig:
@@ -214,15 +292,18 @@ class RailConfig:
         """Number of hosts."""
         return self.servers
 
-    def wire(self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "") -> None:
+    def wire(
+        self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "", room: str = "topology"
+    ) -> None:
         """Add the switches and cables to ``wiring``."""
         group_size = self.servers_per_group or self.servers
         groups = self.servers // group_size
         leaves = [wiring.add_switch(f"{prefix}l{g}.{r}") for g in range(groups) for r in range(self.rails)]
         spines = [wiring.add_switch(f"{prefix}s{n}", tier=2) for n in range(self.spines)]
+        cables = HostCables(self.links, wiring, len(hosts), link, room)
         for n, host in enumerate(hosts):
             for r in range(self.rails):
-                wiring.cable(host, leaves[n // group_size * self.rails + r], link.rate_bps, link.delay_ps)
+                cables.lay(n, host, leaves[n // group_size * self.rails + r])
         for leaf in leaves:
             for spine in spines:
                 wiring.cable(leaf, spine, *self.uplink.quantities(link))
@@ -253,48 +334,22 @@ class DualPlaneConfig:
         """Number of hosts."""
         return self.scale_out.host_count
 
-    def wire(self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "") -> None:
+    def wire(
+        self, wiring: Wiring, hosts: Sequence[int], link: LinkConfig, prefix: str = "", room: str = "topology"
+    ) -> None:
         """Add the switches and cables to ``wiring``."""
-        self.scale_out.wire(wiring, hosts, link, prefix)
-        self.front_end.wire(wiring, hosts, replace(link, rate_bps=self.front_end_rate_bps), f"{prefix}f.")
+        self.scale_out.wire(wiring, hosts, link, prefix, f"{room}.scale_out")
+        front_end = replace(link, rate_bps=self.front_end_rate_bps)
+        self.front_end.wire(wiring, hosts, front_end, f"{prefix}f.", f"{room}.front_end")
 
 
-def wire_star(star: StarConfig, wiring: Wiring, hosts: Sequence[int], link: LinkConfig) -> None:
-    """Switch s0; host h is on its port of the same number."""
-    switch = wiring.add_switch("s0")
-    rate = [link.rate_bps] * len(hosts)
-    delay = [link.delay_ps] * len(hosts)
-    ways = [(link.impairments, link.impairments)] * len(hosts)
-    for k, other in enumerate(star.links):
-        for host in other.hosts:
-            if host >= len(hosts):
-                raise ConfigError(
-                    f"topology.links.{k}.hosts: there is no host {host}; the last one is {len(hosts) - 1}"
-                )
-            rate[host] = rate[host] if other.rate_bps is None else other.rate_bps
-            delay[host] = delay[host] if other.delay_ps is None else other.delay_ps
-            if other.impairments is not None:
-                kept = ways[host]
-                ways[host] = (
-                    kept[0] if other.impaired_ways == "to_host" else other.impairments,
-                    kept[1] if other.impaired_ways == "from_host" else other.impairments,
-                )
-            if other.bad_fcs_frames:
-                wiring.bad_fcs_frames[2 * host] = tuple(sorted(set(other.bad_fcs_frames)))
-    for host in hosts:
-        wiring.cable(host, switch, rate[host], delay[host], ways[host])
-
-
-ShapeConfig = LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig | GraphConfig
+ShapeConfig = StarConfig | LeafSpineConfig | FatTreeConfig | RailConfig | DualPlaneConfig | GraphConfig
 
 
 @lru_cache(maxsize=8)
-def build_topology(shape: ShapeConfig | StarConfig, link: LinkConfig, hosts: int) -> Topology:
+def build_topology(shape: ShapeConfig, link: LinkConfig, hosts: int) -> Topology:
     """The network of a scenario; ``hosts`` counts for a star only, which has as many as are named."""
     wiring = Wiring(link.impairments)
-    if shape.kind == "star":
-        wire_star(shape, wiring, [wiring.add_host(f"h{h}") for h in range(hosts)], link)
-    else:
-        names = shape.host_names if shape.kind == "graph" else [f"h{h}" for h in range(shape.host_count)]
-        shape.wire(wiring, [wiring.add_host(name) for name in names], link)
+    names = shape.host_names if shape.kind == "graph" else [f"h{h}" for h in range(shape.host_count or hosts)]
+    shape.wire(wiring, [wiring.add_host(name) for name in names], link)
     return wiring.build()

@@ -9,6 +9,7 @@ import numpy as np
 from emulator import roce, selective
 from emulator.roce import (
     ACKNOWLEDGE,
+    MAX_OUTSTANDING_PACKETS,
     PSN_MASK,
     QP,
     RECOVERIES,
@@ -73,7 +74,8 @@ class Pair:
         self.selective["mask"] = SLOTS - 1
         self.bits = np.zeros(2 * SLOTS >> selective.WORD_SHIFT, np.int64)
         few, low, high = (3, RTO_LOW_PS, RTO_HIGH_PS) if recovery == "selective" else (0, RTO_PS, RTO_PS)
-        fields = (mtu, window, high, retries, every, RECOVERIES[recovery], few, low, 100 * US)
+        self.qps["window_packets"] = min(window // mtu, MAX_OUTSTANDING_PACKETS)
+        fields = (mtu, high, retries, every, RECOVERIES[recovery], few, low, 100 * US)
         self.params = np.array([fields], ROCE_PARAMS)
         self.out = np.zeros(4, ROCE_FRAME)
         self.now_ps = 0

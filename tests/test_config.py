@@ -33,7 +33,8 @@ def test_defaults_are_those_of_the_issue() -> None:
     assert scenario.transports == ("ttpoe", "roce-pfc", "roce")
     assert (scenario.link.rate_bps, scenario.link.delay_ps) == (10**11, 10**6)
     assert (scenario.switch.buffer_bytes, scenario.switch.alpha) == (12_000_000, 1.0)
-    assert asdict(scenario.workload) == {"kind": "incast", "senders": 32, "size_bytes": 10**6, "jitter_ps": 0}
+    incast = {"kind": "incast", "senders": 32, "receiver": 0, "size_bytes": 10**6, "jitter_ps": 0}
+    assert asdict(scenario.workload) == incast
     assert (scenario.ttpoe.mtu_bytes, scenario.ttpoe.window_bytes) == (1024, 10**6)
     assert (scenario.ttpoe.rto_min_ps, scenario.ttpoe.rto_initial_ps) == (100 * 10**6, 10**9)
     assert scenario.roce.mtu_bytes == 4096

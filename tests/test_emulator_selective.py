@@ -249,7 +249,7 @@ def test_the_window_is_a_product_of_bandwidth_and_delay(way: str) -> None:
     topology: dict[str, Any] = {"kind": way} if way == "star" else {"kind": way, "hosts": 16}
     values = flows((0, 9, 2_000_000), topology=topology)
     fabric = make(values, "irn")
-    window = int(fabric.world.roce_params["window_bytes"][0])
+    window = int(fabric.world.qps["window_packets"][0]) * 4096
     result = fabric.run()
     unlimited = result_of(values | {"roce": {"window_bytes": 2**27}}, "irn")
     narrower = result_of(values | {"roce": {"window_bytes": window - 4096}}, "irn")

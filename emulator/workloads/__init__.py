@@ -7,44 +7,19 @@ from typing import Annotated
 from pydantic import Field
 
 from emulator.quantities import ConfigError
-from emulator.workloads.collectives import RingConfig, TreeConfig
-from emulator.workloads.files import FileConfig, FlowConfig, FlowListConfig
+from emulator.workloads.files import FlowConfig
 from emulator.workloads.message import Collective, Message, Setting, Workload, dependents, name_hash
-from emulator.workloads.patterns import (
-    AllToAllConfig,
-    HotspotConfig,
-    IncastConfig,
-    OutcastConfig,
-    PermutationConfig,
-    VictimConfig,
-)
-from emulator.workloads.poisson import PoissonConfig
+from emulator.workloads.mix import SINGLE, MixConfig, PartConfig, Single
 
 __all__ = [
-    "CONFIGS", "Collective", "FlowConfig", "Message", "Setting", "Workload", "WorkloadConfig", "dependents",
-    "make_workload", "name_hash",
+    "CONFIGS", "SINGLE", "Collective", "FlowConfig", "Message", "PartConfig", "Setting", "Workload", "WorkloadConfig",
+    "dependents", "make_workload", "name_hash",
 ]  # fmt: skip
 
-CONFIGS = (
-    IncastConfig, OutcastConfig, PermutationConfig, AllToAllConfig, HotspotConfig, VictimConfig, PoissonConfig,
-    RingConfig, TreeConfig, FlowListConfig, FileConfig,
-)  # fmt: skip
+CONFIGS = (*SINGLE, MixConfig)
 """Every kind of workload."""
 
-WorkloadConfig = Annotated[
-    IncastConfig
-    | OutcastConfig
-    | PermutationConfig
-    | AllToAllConfig
-    | HotspotConfig
-    | VictimConfig
-    | PoissonConfig
-    | RingConfig
-    | TreeConfig
-    | FlowListConfig
-    | FileConfig,
-    Field(discriminator="kind"),
-]
+WorkloadConfig = Annotated[Single | MixConfig, Field(discriminator="kind")]
 
 
 def make_workload(config: WorkloadConfig, setting: Setting) -> Workload:

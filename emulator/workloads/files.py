@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from emulator.quantities import STRICT, Bytes, ConfigError, Host, Picoseconds, Priority
 from emulator.workloads.message import (
+    MAX_MESSAGES,
     Message,
     Numbering,
     Setting,
@@ -38,6 +39,8 @@ class FlowConfig:
     """Which NIC of both hosts, where they have several; None: a host's messages take its NICs in turn."""
     priority: Priority | None = None
     """Of its data; None: the scenario's."""
+    count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, strict=True)] = 1
+    """So many like it, at once."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -49,17 +52,18 @@ class FlowListConfig:
 
     def make(self, setting: Setting) -> Workload:
         """The messages."""
+        check_size(sum(flow.count for flow in self.flows))
         numbering = Numbering()
         messages = []
         for k, flow in enumerate(self.flows):
-            if flow.src == flow.dst:
-                raise ConfigError(f"workload.flows.{k}.dst: a host cannot send to itself; name another than {flow.src}")
-            ordinal = numbering.next(flow.src, flow.dst)
-            messages.append(
-                Message(
-                    flow.src, flow.dst, flow.size_bytes, flow.start_ps, ordinal, flow.nic, priority=flow.priority
-                )
-            )  # fmt: skip
+            src, dst = flow.src, flow.dst
+            if src == dst:
+                raise ConfigError(f"workload.flows.{k}.dst: a host cannot send to itself; name another than {src}")
+            messages += [
+                Message(src, dst, flow.size_bytes, flow.start_ps, numbering.next(src, dst), flow.nic,
+                        priority=flow.priority)
+                for _ in range(flow.count)
+            ]  # fmt: skip
         if not messages:
             raise ConfigError("workload.flows: there is no flow; name at least one")
         return Workload(messages)

@@ -24,36 +24,45 @@ from emulator.workloads.message import (
 _Peers = Annotated[int, Field(ge=1, le=65_535, strict=True)]
 
 
+def _others(host: int, count: int) -> list[int]:
+    """The first ``count`` hosts besides one."""
+    return [h for h in range(count + 1) if h != host][:count]
+
+
 @dataclass(frozen=True, config=STRICT)
 class IncastConfig:
-    """Senders h1 to hN each send one message to h0."""
+    """The first N other hosts each send one message to the receiver: h1 to hN to h0."""
 
     kind: Literal["incast"] = "incast"
     senders: _Peers = 32
+    receiver: Host = 0
     size_bytes: Bytes = 1_000_000
     jitter_ps: Picoseconds = 0
     """Each sender starts at a time drawn evenly from [0, jitter]."""
 
     def make(self, setting: Setting) -> Workload:
         """The messages."""
-        hosts = range(1, self.senders + 1)
-        return Workload([Message(h, 0, self.size_bytes, setting.jitter(self.jitter_ps, f"h{h}")) for h in hosts])
+        to, size = self.receiver, self.size_bytes
+        others = _others(to, self.senders)
+        return Workload([Message(h, to, size, setting.jitter(self.jitter_ps, f"h{h}")) for h in others])
 
 
 @dataclass(frozen=True, config=STRICT)
 class OutcastConfig:
-    """h0 sends one message to each of h1 to hN."""
+    """The sender sends one message to each of the first N other hosts: h0 to h1 to hN."""
 
     kind: Literal["outcast"] = "outcast"
     receivers: _Peers = 32
+    sender: Host = 0
     size_bytes: Bytes = 1_000_000
     jitter_ps: Picoseconds = 0
     """Each message starts at a time drawn evenly from [0, jitter]."""
 
     def make(self, setting: Setting) -> Workload:
         """The messages."""
-        hosts = range(1, self.receivers + 1)
-        return Workload([Message(0, h, self.size_bytes, setting.jitter(self.jitter_ps, f"h{h}")) for h in hosts])
+        src, size = self.sender, self.size_bytes
+        others = _others(src, self.receivers)
+        return Workload([Message(src, h, size, setting.jitter(self.jitter_ps, f"h{h}")) for h in others])
 
 
 def permutation(seed: int, hosts: int) -> list[int]:

@@ -289,10 +289,11 @@ _ROOMS: dict[str, tuple[type, ...]] = {
 _UNITS = {"bps": "bit/s", "bytes": "bytes", "ps": "ps"}
 
 
-def _known_fields(path: list[Any]) -> str:
-    """What may stand where an unknown field stands: the likely one, or all."""
+def _known_fields(path: list[Any], variant: Any) -> str:
+    """What may stand where an unknown field stands, in this variant of its room: the likely one, or all."""
     room = ".".join(part for part in path[:-1] if isinstance(part, str) and not part.isdigit())
     rooms = (ImpairmentConfig,) if room.endswith(".impairments") else _ROOMS.get(room, ())
+    rooms = tuple(kind for kind in rooms if getattr(kind, "kind", variant) == variant) or rooms
     names = [field.name for room_type in rooms for field in fields(room_type)]
     close = get_close_matches(str(path[-1]), names, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(dict.fromkeys(names))}"
@@ -302,9 +303,10 @@ def _sentence(error: ValidationError) -> str:
     errors = error.errors()
     unknown = ("unexpected_keyword_argument", "extra_forbidden")
     first = next((e for e in errors if e["type"] in unknown), errors[0])  # a misspelt field explains a missing one
-    path = list(first["loc"])
+    path = loc = list(first["loc"])
     unions = ("workload", "topology", "scale_out", "front_end")  # pydantic names the variant of one behind it
-    path = [part for before, part in zip([None, *path], path, strict=False) if before not in unions]
+    path = [part for before, part in zip([None, *loc], loc, strict=False) if before not in unions]
+    variant = loc[-2] if len(loc) > 2 and loc[-3] in unions else None
     where = ".".join(str(part) for part in path)
     what = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if what != first["msg"].removeprefix("Value error, "):
@@ -314,7 +316,7 @@ def _sentence(error: ValidationError) -> str:
     text = text if len(text) <= 60 else f"{text[:28]}...{text[-28:]}"
     shown = f" (given {text})" if isinstance(given, str | int | float) else ""
     if first["type"] in unknown:
-        return f"{where}: there is no such field; {_known_fields(path)}"
+        return f"{where}: there is no such field; {_known_fields(path, variant)}"
     if first["type"].startswith("union_tag"):
         rooms = _ROOMS[".".join(part for part in path if isinstance(part, str))]
         kinds = " or ".join(f'"{room.kind}"' for room in rooms)  # type: ignore[attr-defined]

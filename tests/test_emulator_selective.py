@@ -257,6 +257,19 @@ def test_the_window_is_a_product_of_bandwidth_and_delay(way: str) -> None:
     assert narrower.flows["fct_rx_ps"][0] > result.flows["fct_rx_ps"][0]
 
 
+def test_the_window_is_by_the_slowest_line_of_a_flows_own_way() -> None:
+    """The longest round trip, in packets of that line: a slow host's senders need fewer to keep it busy."""
+    links = [{"hosts": [0], "rate_bps": "25G"}]
+    values = flows((1, 0, 2_000_000), (2, 3, 2_000_000), topology={"kind": "star", "hosts": 4, "links": links})
+    fabric = make(values, "irn")
+    slow, fast = fabric.world.qps["window_packets"][0::2].tolist()
+    assert 4 * (slow - 1) < fast <= 4 * slow
+    result = fabric.run()
+    assert result.flows["fct_rx_ps"].tolist() == result.flows["ideal_ps"].tolist()
+    unlimited = result_of(values | {"roce": {"window_bytes": 2**27}}, "irn")
+    assert result.flows["fct_rx_ps"].tolist() == unlimited.flows["fct_rx_ps"].tolist()
+
+
 def test_irn_needs_no_pauses_and_resends_what_was_dropped() -> None:
     result = result_of(incast(40, 200_000, switch={"buffer_bytes": "1MB"}), "irn")
     assert result.unfinished == []

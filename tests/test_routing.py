@@ -107,6 +107,8 @@ def test_messages_take_a_hosts_nics_in_turn_or_the_one_they_name():
             "front_end": {"kind": "leaf-spine", "leaves": 4, "hosts_per_leaf": 4, "spines": 1}}  # fmt: skip
     fabric = make(flows((0, 15, 5_000), (0, 15, 5_000), (0, 15, 5_000), topology=dual), "roce")
     assert fabric.flow_nics.tolist() == [[0, 30], [1, 31], [0, 30]]
+    incast = flows(*((h, 15, 5_000) for h in range(6)), topology=dual)
+    assert make(incast, "roce").flow_nics[:, 1].tolist() == [30, 31] * 3  # all NICs of the receiver are used
     named = flows((0, 15, 5_000), topology=dual)
     named["workload"]["flows"][0]["nic"] = 1
     fabric = make(named, "roce")

@@ -124,6 +124,51 @@ def test_uplinks_have_their_own_rate():
     assert set(topology.rate_bps[topology.nic_port]) == {LinkConfig().rate_bps}
 
 
+@pytest.mark.parametrize("shape", ALL[:-1], ids=lambda shape: shape["kind"])
+def test_hosts_of_any_shape_may_have_cables_of_their_own(shape):
+    """Numbers and ranges; the later one decides; all NICs of a host are alike; uplinks stay as they are."""
+    classes = [{"hosts": ["0-2"], "rate_bps": "25G"}, {"hosts": [2, 3], "delay_ps": "5us", "bad_fcs_frames": [1]}]
+    topology, plain = build({**shape, "links": classes}), build(shape)
+    nics, host = topology.nic_port, topology.nic_host
+    assert set(topology.rate_bps[nics[host <= 2]]) == {25_000_000_000}
+    assert set(topology.rate_bps[nics[host > 2]]) == {LinkConfig().rate_bps}
+    assert set(topology.delay_ps[nics[(host == 2) | (host == 3)]]) == {5_000_000}
+    assert set(topology.delay_ps[nics[(host != 2) & (host != 3)]]) == {LinkConfig().delay_ps}
+    assert topology.bad_fcs_frames == {int(port): (1,) for port in nics[(host == 2) | (host == 3)]}
+    assert (topology.rate_bps[nics ^ 1] == topology.rate_bps[nics]).all()
+    up = links_between(topology)
+    assert topology.rate_bps[up].tolist() == plain.rate_bps[up].tolist()
+    assert topology.port_names == plain.port_names
+
+
+def test_each_plane_has_classes_of_its_own():
+    front = {**DUAL["front_end"], "links": [{"hosts": ["4-7"], "rate_bps": "10G"}]}
+    scale_out = {**FAT_TREE, "links": [{"hosts": [4], "rate_bps": "400G"}]}
+    topology = build({**DUAL, "scale_out": scale_out, "front_end": front})
+    rates = [[int(topology.rate_bps[topology.nic_port[nic]]) // 10**9 for nic in topology.nics(h)] for h in (3, 4, 5)]
+    assert rates == [[100, 25], [400, 10], [100, 10]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ({**FAT_TREE, "links": [{"hosts": ["8-16"]}]}, "topology.links.0.hosts: there is no host 16; the last one is"),
+        ({**DUAL, "front_end": {**DUAL["front_end"], "links": [{"hosts": [16]}]}},
+         "topology.front_end.links.0.hosts: there is no host 16; the last one is 15"),
+        ({**FAT_TREE, "links": [{"hosts": ["5-"]}]}, "topology.links.0.hosts: '5-' is no range of hosts; give"),
+        ({**FAT_TREE, "links": [{"hosts": ["9-5"]}]}, "topology.links.0.hosts: '9-5' is no range of hosts; give"),
+        ({**FAT_TREE, "links": [{"hosts": "0-5"}]}, "topology.links.0.hosts: must be a list"),
+        ({**FAT_TREE, "links": [{"hosts": [-1]}]}, "topology.links.0.hosts.0: "),
+        ({**DUAL, "scale_out": {**FAT_TREE, "links": [{"hosts": [1], "rate": 1}]}},
+         "topology.scale_out.links.0.rate: there is no such field; did you mean rate_bps?"),
+    ],
+)  # fmt: skip
+def test_classes_that_cannot_be(shape, says):
+    with pytest.raises(ConfigError) as caught:
+        build(shape)
+    assert str(caught.value).startswith(says)
+
+
 @pytest.mark.parametrize(
     ("shape", "field", "what"),
     [

@@ -71,6 +71,67 @@ def test_victim_goes_where_nobody_else_does():
     assert load.messages[-1].size_bytes == 7
 
 
+def test_the_one_of_an_incast_and_an_outcast_can_be_any_host():
+    assert pairs(made("incast", senders=4, receiver=2)) == [(0, 2), (1, 2), (3, 2), (4, 2)]
+    assert pairs(made("outcast", receivers=3, sender=7)) == [(7, 0), (7, 1), (7, 2)]
+
+
+def test_so_many_alike():
+    pair = {"src": 1, "dst": 2}
+    load = made("flows", flows=[{**pair, "size_bytes": 5, "count": 3}, {**pair, "size_bytes": 6}])
+    assert [message.name for message in load.messages] == ["h1>h2", "h1>h2#1", "h1>h2#2", "h1>h2#3"]
+    assert [message.size_bytes for message in load.messages] == [5, 5, 5, 6]
+
+
+# --- several in one ---------------------------------------------------------------------------------------------------
+
+
+def part(kind: str, group: str | None = None, start_ps: int | str = 0, **fields: Any) -> dict[str, Any]:
+    return {"group": group, "start_ps": start_ps, "workload": {"kind": kind, **fields}}
+
+
+def test_a_mix_is_its_parts_with_names_and_times_of_their_own():
+    parts = [
+        part("incast", senders=2), part("incast", "later", "1us", senders=2), part("victim", senders=2),
+        part("all-to-all", "all", parallel=1),
+    ]  # fmt: skip
+    load = made("mix", hosts=4, parts=parts)
+    names = [message.name for message in load.messages]
+    assert len(set(names)) == len(names) == 2 + 2 + 3 + 12
+    groups = [message.group for message in load.messages]
+    assert groups == ["incast"] * 2 + ["later"] * 2 + ["incast"] * 2 + ["victim"] + ["all"] * 12
+    assert [message.start_ps for message in load.messages] == [0, 0, 10**6, 10**6] + [0] * 15
+    alone = made("all-to-all", hosts=4, parallel=1).messages
+    assert [m.after for m in load.messages[7:]] == [tuple(event + 14 for event in m.after) for m in alone]
+
+
+def test_a_mix_from_a_file_reads_files_beside_it(tmp_path):
+    (tmp_path / "flows.csv").write_text("src,dst,size\n1,2,5\n")
+    text = '[workload]\nkind = "mix"\n[[workload.parts]]\nworkload = {kind = "file", path = "flows.csv"}\n'
+    (tmp_path / "run.toml").write_text(text)
+    scenario = load_scenario(tmp_path / "run.toml")
+    assert pairs(make_workload(scenario.workload, Setting(1, None, RATE))) == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ([], "workload.parts: "),
+        ([part("incast"), part("ring")], "workload.parts.1.workload.kind: links of ring and tree are open beforehand"),
+        ([part("incast"), part("hotspot", hotspots=8)], "workload.parts.1.workload.hotspots: 8 of 8"),
+        ([part("incast", senders=0)], "workload.parts.0.workload.senders: "),
+        ([part("incast", sender=1)], "workload.parts.0.workload.sender: there is no such field; did you mean senders?"),
+        ([part("mix")], 'workload.parts.0.workload.kind: name one, "incast"'),
+        ([{"wrkload": {}}], "workload.parts.0.wrkload: there is no such field; did you mean workload?"),
+        ([part("incast", "a,b")], "workload.parts.0.group: "),
+    ],
+)
+def test_what_a_mix_cannot_be(parts, says):
+    with pytest.raises(ConfigError) as caught:
+        made("mix", parts=parts)
+    assert str(caught.value).startswith(says)
+
+
 # --- collectives -----------------------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ class FlowConfig:
     size_bytes: Bytes
     start_ps: Picoseconds = 0
     nic: Nic | None = None
-    """Which NIC of both hosts, where they have several; None: a host's messages take its NICs in turn."""
+    """Which NIC of both hosts, where they have several; None: that with the fewest messages, of both together."""
     priority: Priority | None = None
     """Of its data; None: the scenario's."""
     count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, strict=True)] = 1

@@ -50,7 +50,7 @@ class Message:
     ordinal: int = 0
     """Counts messages of the same pair, so that each flow has a name of its own."""
     nic: int | None = None
-    """Of both hosts; None: in turn."""
+    """Of both hosts; None: that with the fewest messages, of both together."""
     group: str = ""
     """Results are also told for the messages of a group by themselves."""
     after: tuple[int, ...] = ()

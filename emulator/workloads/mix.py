@@ -54,6 +54,15 @@ class PartConfig:
     """Added to the start of each message."""
 
 
+def _make(k: int, part: PartConfig, setting: Setting) -> Workload:
+    try:
+        return part.workload.make(setting)
+    except ConfigError as error:
+        what = str(error)
+        own = what.removeprefix("workload.")
+        raise ConfigError(what if own == what else f"workload.parts.{k}.workload.{own}") from None
+
+
 @dataclass(frozen=True, config=STRICT)
 class MixConfig:
     """Several workloads; hosts are the same for all."""
@@ -63,7 +72,7 @@ class MixConfig:
 
     def make(self, setting: Setting) -> Workload:
         """The messages, part by part."""
-        made = [part.workload.make(setting) for part in self.parts]
+        made = [_make(k, part, setting) for k, part in enumerate(self.parts)]
         check_size(sum(len(workload.messages) for workload in made))
         is_open = made[0].has_open_links
         for k, workload in enumerate(made):

@@ -20,11 +20,11 @@ SCRIPT = Path(sys.executable).with_name("ttpoe")
 
 
 def commands() -> list[str]:
-    """Lines of shell blocks that call ttpoe as a reader would, in order, each once."""
+    """Lines of shell blocks that call ttpoe or an example as a reader would, in order, each once."""
     lines = []
     for page in PAGES:
         for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
-            lines += [line for line in block.splitlines() if line.startswith("ttpoe ")]
+            lines += [line for line in block.splitlines() if line.startswith(("ttpoe ", "python examples/"))]
     return list(dict.fromkeys(lines))
 
 
@@ -48,7 +48,8 @@ def test_command_of_the_docs_runs(line, folder):
     for word in words:
         if word.endswith(".pcapng") and "trace" in words and not (folder / word).exists():
             pytest.skip(f"{word} was not made, since the command that makes it was skipped")
-    done = subprocess.run([SCRIPT, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    program = sys.executable if words[0] == "python" else SCRIPT
+    done = subprocess.run([program, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert "Traceback" not in done.stderr

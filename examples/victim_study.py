@@ -278,9 +278,10 @@ def draw(summary: list[dict[str, Any]], path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(color="#DDDDDD", linewidth=0.6)
     figure.legend(loc="outside lower center", ncols=len(names), frameon=False, fontsize=9)
-    whole = BytesIO()
+    whole, small = BytesIO(), BytesIO()
     figure.savefig(whole, format="png", dpi=90)
-    Image.open(whole).convert("RGB").quantize(48).save(path, format="PNG", optimize=True)
+    Image.open(whole).convert("RGB").quantize(48).save(small, format="PNG", optimize=True)
+    path.write_bytes(small.getvalue())
 
 
 def numbers(text: str) -> list[int]:

@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ import pytest
 from emulator.config import ScenarioConfig, load_scenario
 from emulator.fabric import Fabric
 from emulator.results import RunResult, frames_of
+from ttpoe.units import PS_PER_MS, PS_PER_US
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "examples" / "victim_study.py"
@@ -131,9 +133,10 @@ def mixed() -> ScenarioConfig:
 
 
 @cache
-def ran(transport: str) -> tuple[Fabric, RunResult, dict[str, float]]:
-    """And by group: its last completion over what the shared host's lines take."""
-    fabric = Fabric(mixed(), transport, 1)
+def ran(transport: str, changed: str = "", **fields: Any) -> tuple[Fabric, RunResult, dict[str, float]]:
+    """And by group: its last completion over what the shared host's lines take. ``fields`` of ``changed`` differ."""
+    scenario = replace(mixed(), **{changed: replace(getattr(mixed(), changed), **fields)}) if changed else mixed()
+    fabric = Fabric(scenario, transport, 1)
     result = fabric.run()
     over = {}
     for row in result.summary()["groups"]:
@@ -175,6 +178,22 @@ def test_credits_let_hot_spots_hold_each_other_up():
         assert pfc[group] < 1.03
         assert credits[group] > 1.4
     assert credits["1:255"] > 3
+
+
+def test_little_on_the_way_leaves_little_to_spread():
+    over = ran("ib", "roce", window_bytes=16_000)[2]
+    assert max(over[group] for group in ("255:1", "pair")) < 1.03
+
+
+def test_floors_of_timers_far_from_the_queues_cost_what_the_docs_say():
+    """Too low, and what waits is sent again; too high, and a lost tail waits."""
+    low = ran("ttpoe", "ttpoe", rto_min_ps=100 * PS_PER_US)
+    assert low[1].unfinished == []
+    assert low[2]["255:1"] > 2.5 * ran("ttpoe")[2]["255:1"]
+    assert low[1].counters["timeouts"] > 10 * ran("ttpoe")[1].counters["timeouts"]
+    high = ran("iwarp", "tcp", rto_min_ps=200 * PS_PER_MS)[1]
+    assert high.unfinished == []
+    assert 200 * PS_PER_MS < int(high.flows["fct_rx_ps"].max()) < 210 * PS_PER_MS
 
 
 def test_both_nics_of_hosts_at_both_speeds_are_used_alike():

@@ -66,7 +66,7 @@ class Variant:
 
 
 _LOSSY = {"buffer_bytes": "4MB", "alpha": 8.0}
-"""SONiC's profile for lossy queues has alpha = 2^3."""
+"""2^3, ``dynamic_th`` 3 of a lossy queue's profile that SONiC publishes; others have less."""
 _LOSSLESS = {"buffer_bytes": "4MB"}
 VARIANTS = {
     "roce-pfc": Variant("roce-pfc", {"switch": _LOSSLESS}, None, "#009E73", "s"),

@@ -243,7 +243,7 @@ class Fabric:
     def _build_routing(self, switches: np.ndarray) -> dict[str, np.ndarray]:
         topology, config = self.topology, self.scenario.routing
         routing = np.zeros(1, ROUTING)
-        routing[0] = (POLICIES[self.routing], config.flowlet_gap_ps, config.choices)
+        routing[0] = (POLICIES[self.routing], config.flowlet_gap_ps, config.choices, config.grade_bytes)
         rows = topology.switches << FLOWLET_SHIFT if self.routing == "flowlet" else 1
         flowlets = np.zeros(rows, FLOWLET)
         flowlets["port"] = -1

@@ -143,6 +143,9 @@ def run_scenario(
 def usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
     """The error of a field, under the name of the option that set it: the field's, or that of what it is part of."""
     field, _, rest = message.partition(": ")
+    inner, _, what = rest.partition(" ")  # a check of several fields begins with the one at fault
+    if f"{field}.{inner}" in option_names:
+        field, rest = f"{field}.{inner}", what
     matches = (name for known, name in option_names.items() if f"{field}.".startswith(f"{known}."))
     option = next(matches, None)
     return click.UsageError(f"{option}: {rest}" if option and rest else message)

@@ -238,7 +238,7 @@ def test_the_command_prints_and_draws(arguments, tmp_path, request, monkeypatch)
 def test_a_terminal_is_told_what_takes_time():
     done = CliRunner(env={"FORCE_COLOR": "1", "TERM": "xterm"}).invoke(group, ["topology", "--json"])
     assert json.loads(done.stdout)["hosts"] == 16
-    assert "building" in done.stderr
+    assert "bisection" in done.stderr
     assert run("--json").stderr == ""
 
 

@@ -281,6 +281,8 @@ def _tell(
                 shown = ", ".join(flows[:8]) + (" and more" if len(flows) > 8 else "")
                 click.echo(f"{what}: {name}: {len(flows)} of {len(result.flows)} flows: {shown}", err=True)
                 told_of.add(ExitStatus.UNFINISHED)
+        for reason in result.reasons:
+            click.echo(f"why: {name}: {reason}", err=True)
     if interrupted:
         runs = len(scenario.runs) * scenario.repeat
         click.echo(f"interrupted: {len(results)} of {runs} runs are kept", err=True)

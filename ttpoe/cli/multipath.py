@@ -9,7 +9,7 @@ import click
 
 from ttpoe.cli.networks import NETWORK_FIELDS, network_options, network_values
 from ttpoe.cli.transports import ROUTING_HELP, TRANSPORT_HELP
-from ttpoe.cli.types import FRACTION, RATE, SIZE, TIME, names, output_options, set_field
+from ttpoe.cli.types import LOAD, RATE, SIZE, TIME, names, output_options, set_field
 
 _OPTIONS = {
     "transports": "--transport",
@@ -101,7 +101,7 @@ def _workload(name: str | None, flows: Path | None, hosts: int, given: dict[str,
 @click.option("--routing", metavar="LIST", help=ROUTING_HELP)
 @click.option("--size", type=SIZE, help="Each message, or a collective's data; MB is 10^6. [the workload's]")
 @click.option("--peers", type=click.IntRange(1, 65_535), metavar="N", help="Senders or receivers beside h0. [all]")
-@click.option("--load", type=FRACTION, metavar="PART", help="poisson: payload over line rate, as 0.5 or 50%. [50%]")
+@click.option("--load", type=LOAD, help="poisson: payload over hosts' line rate, as 0.5 or 50%; to 400%. [50%]")
 @click.option("--distribution", metavar="NAME", help="poisson: websearch, hadoop or alistorage. [websearch]")
 @click.option("--messages", type=click.IntRange(1, 1_000_000), metavar="N", help="poisson: in all; hotspot: per host.")
 @click.option("--duration", type=TIME, help="poisson: time in which messages start, instead of --messages.")

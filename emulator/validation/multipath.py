@@ -136,15 +136,15 @@ ROWS = (
     Row(
         "spray-slow-core", "spraying over a slow link", _SLOW + "roce that reorders (gaps of 1 ms), random",
         "min/mean 4.14/9.17 Gb/s (NDP)", _NDP, "10 %, for medians", measure_sprayed,
-        note="Not NDP, which is not modelled: there the headers of trimmed packets and the pulls wait before the slow "
-        "link and hold the window of 23 packets that other paths could use, as its README says, which adds that a larger "
-        "window helps. Our sender has no window, and sends lost packets again over any path.",
+        note="Not NDP, which is not modelled: there the pulls wait before the slow link and hold the window of 23 "
+        "packets that other paths could use, as its README says, which adds that a larger window helps. Our sender has "
+        "no window, and sends lost packets again over any path.",
     ),
     Row(
         "penalty-slow-core", "spraying around a slow link", _SLOW + "roce-pfc that reorders (gaps of 1 ms), adaptive",
         "min/mean 9.22/9.64 Gb/s (NDP with path penalty)", _NDP, "10 %, for medians", measure_around,
         note="By other means: NDP's senders stop using a path that trims more than others, which is not modelled. Ours "
-        "keep to all paths, and a switch looks at its own queues, in grades of 64 KiB: it learns of a slow link further "
-        "on by pauses, which stop whole lines. Told to the byte, queues let senders lock into paths (7.10/8.57).",
+        "keep to all paths, and a switch looks at its own queues, in grades of 64 KiB: it learns of a slow link "
+        "further on by pauses, which stop whole lines. To the byte, senders lock into paths (7.10/8.57).",
     ),
 )  # fmt: skip

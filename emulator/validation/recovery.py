@@ -44,7 +44,7 @@ _HOSTS, _RATE_BPS, _MESSAGES = 54, 40_000_000_000, 2000
 _PORT_BYTES, _PFC_BYTES = 240_000, 220_000
 _RTO_PS = 320_000_000
 _NO_LIMIT = 1_000_000
-"""The paper's senders have one timeout without PFC, RTO_high, and never give up; ours count to seven as the verbs do."""
+"""The paper's senders have one timeout without PFC, RTO_high, and never give up; real ones do after seven."""
 _SEEDS = range(1, 4)
 
 
@@ -162,10 +162,10 @@ ROWS = (
         "1.5 to 3 times as much", "IRN (SIGCOMM 2018), recalled", "none, for each of the paper's three measures",
         measure_roce_without_pfc,
         note="A sender that goes back N with no window sends whole messages at line rate into queues that are full, "
-        "and all that follows a loss again. With the retry limit of 7 that real queue pairs have, 6 % of messages fail "
-        "and the others take 2.7, 4.3 and 5.0 times as long. Egress queues of 1.2 MB, as five input ports of 240 KB can "
-        "hold for one output, change little (5.0, 9.0 and 11.9 times). What else differs from the paper's simulator we "
-        "do not know; its text was not at hand.",
+        "and all that follows a loss again. With the retry limit of 7 that real queue pairs have, 6 % of messages "
+        "fail and the others take 2.7, 4.3 and 5.0 times as long. Egress queues of 1.2 MB, as five input ports of 240 "
+        "KB can hold for one output, change little (5.0, 9.0 and 11.9 times). What else differs from the paper's "
+        "simulator we do not know; its text was not at hand.",
     ),
     Row(
         "go-back-0", "go-back-0", "one loss in 256 packets, a message of 4 MB in packets of 1 KiB, 100G, 20 ms",

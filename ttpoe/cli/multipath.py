@@ -108,7 +108,7 @@ def _workload(name: str | None, flows: Path | None, hosts: int, given: dict[str,
 @click.option("--parallel", type=click.IntRange(0, 65_535), metavar="N", help="all-to-all: under way per host. [1]")
 @click.option("--chunks", type=click.IntRange(1, 65_536), metavar="N", help="tree-all-reduce: pieces. [8]")
 @click.option("--compute", type=TIME, help="all-reduce: time to reduce a chunk. [0us]")
-@click.option("--rate", type=RATE, help="Line rate of every link; 100G is 10^11 bit/s. [100G]")
+@click.option("--rate", type=RATE, help="Line rate of every link, or of hosts' beside --uplink-rate. [100G]")
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
 @click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096, iwarp 1440]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of each switch. [12MB]")

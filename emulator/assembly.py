@@ -227,7 +227,7 @@ def frame_views(frames: np.ndarray) -> dict[str, np.ndarray]:
 def _routing(fabric: Fabric, switches: np.ndarray) -> dict[str, np.ndarray]:
     topology, config = fabric.topology, fabric.scenario.routing
     routing = np.zeros(1, ROUTING)
-    routing[0] = (POLICIES[fabric.routing], config.flowlet_gap_ps, config.choices)
+    routing[0] = (POLICIES[fabric.routing], config.flowlet_gap_ps, config.choices, config.grade_bytes)
     flowlets = np.zeros(topology.switches << FLOWLET_SHIFT if fabric.routing == "flowlet" else 1, FLOWLET)
     flowlets["port"] = -1
     return {**groups_of(fabric.routes, topology, switches), "routing": routing, "flowlets": flowlets}

@@ -134,6 +134,8 @@ class RoutingConfig:
     """``flowlet``: a flow that was silent for longer may take another path (LetFlow, 2017)."""
     choices: Annotated[int, Field(ge=0, le=8, strict=True)] = 0
     """``adaptive``: queues compared, drawn at random; 0: all."""
+    grade_bytes: Bytes = 65_536
+    """``adaptive``: queues that hold as many whole multiples of this are equal. Ours; see docs/model.md."""
     convergence_ps: Picoseconds = units.PS_PER_MS
     """From a change of a link to routes that know of it. Ours; data centres tell of tenths to tens of a millisecond."""
 

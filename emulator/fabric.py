@@ -113,7 +113,14 @@ class Fabric:
     @property
     def warnings(self) -> list[str]:
         """What is known before the run to be able to go wrong."""
-        return [
+        policy = self.profile.congestion_control
+        policy = self.scenario.ttpoe.congestion_control if policy == "none" else policy
+        is_stormy = self.scenario.switch.trim_priority is not None and self.profile.is_ttpoe and policy == "fixed"
+        trimming = [
+            "switch.trim_priority: headers of trimmed frames draw NACKs, and each sends a whole fixed window again; "
+            "set ttpoe.congestion_control, or leave it out"
+        ]  # fmt: skip
+        return (trimming if is_stormy else []) + [
             f"cyclic buffer dependency: priority {cycle.priority} under PFC can deadlock where lines wait for each "
             f"other: {cycle.told(self.topology)}"
             for cycle in self.cycles

@@ -14,11 +14,11 @@ from emulator.breakdown import quantile
 from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.conservation import arrived, check_conservation
 from emulator.engine import RunStatus
+from emulator.failures import explain, failure_name
 from emulator.framing import control_wire_bytes, framing_of, message_frames, mtu_of
 from emulator.impair import BAD_FCS, COUNTERS, DUPLICATED
 from emulator.series import collect_series, edges_ps, extend
 from emulator.watchdog import INCIDENTS
-from ttpoe.state import Failure
 from ttpoe.units import NEVER, PS_PER_US
 
 if TYPE_CHECKING:
@@ -37,17 +37,6 @@ FLOW_RESULT = np.dtype(
 
 _LINK_COUNTERS = ("probes_sent", "resends_spurious", "nack_fulls_sent", "nack_fulls_received")
 """Of TTPoE's link rows, summed over both ends of all flows."""
-
-
-HOST_FAILED = 100
-"""A flow's failure besides those of :class:`ttpoe.state.Failure`: one of its hosts failed."""
-
-
-def failure_name(failure: int) -> str:
-    """Of a flow, as files have it; empty for none."""
-    if failure == HOST_FAILED:
-        return "host_failed"
-    return Failure(failure).name.lower() if failure else ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +71,8 @@ class RunResult:
     """Broken promises of the model, such as a drop in a lossless priority."""
     warnings: list[str] = field(default_factory=list)
     """What was known before the run to be able to go wrong."""
+    reasons: list[str] = field(default_factory=list)
+    """Why flows did not finish, a sentence for each way; none if all did."""
     deadlock: dict[str, Any] | None = None
     """Priority, switches and ports of lines that wait for each other for ever, which ended the run."""
     deadlock_told: str = ""
@@ -117,6 +108,7 @@ class RunResult:
             "seed": self.seed,
             "flows": len(self.flows),
             "finished": len(self.flows) - len(self.unfinished),
+            "reasons": self.reasons,
             "fct_us": {
                 "min": quantile(fct_us, 0.0), "p50": quantile(fct_us, 0.5),
                 "p99": quantile(fct_us, 0.99), "max": quantile(fct_us, 1.0),
@@ -368,6 +360,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         setup_s=fabric.setup_s,
         errors=errors,
         warnings=fabric.warnings,
+        reasons=explain(fabric, status, flows, paused_ps),
         deadlock=None if fabric.deadlock is None else fabric.deadlock.named(fabric.topology),
         deadlock_told="" if fabric.deadlock is None else fabric.deadlock.told(fabric.topology),
         incidents=[

@@ -27,8 +27,8 @@ DOWN = -2
 FLOWLET_SHIFT = 12
 """2**12 rows a switch."""
 
-ROUTING = np.dtype([(name, "i8") for name in ("policy", "flowlet_gap_ps", "choices")], align=True)
-"""One row. ``choices``: ports that an adaptive switch compares; 0 for all of the group."""
+ROUTING = np.dtype([(name, "i8") for name in ("policy", "flowlet_gap_ps", "choices", "grade_bytes")], align=True)
+"""One row. ``choices``: ports that an adaptive switch compares, 0 for all of the group, in steps of ``grade_bytes``."""
 
 
 @kernel(inline=True)
@@ -54,30 +54,32 @@ def _random(world, group, salt):
 
 
 @kernel
-def _adaptive(world, group, salt, priority, choices, now_ps):
-    """The shortest queue of ``choices`` draws (at most 8), or of all from a random start on; the first among equals.
+def _adaptive(world, group, salt, priority, choices):
+    """The shortest queue of ``choices`` draws (at most 8) or of all, in steps of ``grade_bytes``; one of equals by lot.
 
-    Source: local adaptive routing as in Mitzenmacher's "power of two choices" (2001) and DRILL (2017) without memory.
+    Source: local adaptive routing as in Mitzenmacher's "power of two choices" (2001) and DRILL (2017) without memory;
+    grades as in uet-htsim (5, 10 and 20 % of a queue) and in the eight quality bands of Junos' dynamic load balancing.
     Lines that are down have no queue to look at, so they are passed over at once.
     """
     turn = group["turn"]
     group["turn"] = turn + 1
     count = int(group["count"])
-    first = int(group["first"])
-    start = (mix32(turn ^ salt) * count) >> 32
+    draw = mix32(turn ^ salt)
     best = down = NO_WAY
-    least = 0
+    least = equals = 0
     for k in range(count if choices == 0 else choices):
-        at = (start + k) % count if choices == 0 else (mix32(((turn << 3) + k) ^ salt) * count) >> 32
-        port = int(world.members[first + at])
+        chance = mix32(draw + k)
+        port = int(world.members[group["first"] + (k if choices == 0 else (chance * count) >> 32)])
         if port < 0:
             down = port
             continue
-        depth = world.queues[(port << PRIORITY_SHIFT) + priority]["bytes"]
-        if world.ports[port]["busy_until_ps"] > now_ps:
-            depth += 1  # an idle line before a busy one with nothing queued
-        if best < 0 or depth < least:
-            best, least = port, depth
+        grade = world.queues[(port << PRIORITY_SHIFT) + priority]["bytes"] // world.routing[0]["grade_bytes"]
+        if best < 0 or grade < least:
+            best, least, equals = port, grade, 1
+        elif grade == least and choices == 0:  # draws are as random already
+            equals += 1
+            if (chance * equals) >> 32 == 0:
+                best = port
     return best if best >= 0 else down
 
 
@@ -119,5 +121,5 @@ def choose_port(world, switch, packet, now_ps):
     if policy == RANDOM:
         return int(_random(world, group, salt))
     if policy == ADAPTIVE:
-        return int(_adaptive(world, group, salt, int(packet["priority"]), routing["choices"], now_ps))
+        return int(_adaptive(world, group, salt, int(packet["priority"]), routing["choices"]))
     return int(_flowlet(world, group, salt, switch, int(packet["entropy"]), now_ps))

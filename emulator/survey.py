@@ -5,18 +5,19 @@ Reads a topology, runs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from emulator.paths import path_counts, switch_distances
+from emulator.bisection import bisection
+from emulator.symmetry import twins
 from emulator.topology import Topology, links_between
 
-_SWAP_TRIALS = 4
-"""Splits of a graph that Kernighan and Lin's heuristic begins from."""
 
-
-def survey(topology: Topology, *, is_regular: bool) -> dict[str, Any]:
+def survey(
+    topology: Topology, *, is_regular: bool, on_stage: Callable[[str], object] = lambda stage: None
+) -> dict[str, Any]:
     """Everything that ``ttpoe topology`` prints.
 
     Parameters
@@ -24,10 +25,14 @@ def survey(topology: Topology, *, is_regular: bool) -> dict[str, Any]:
     topology : Topology
     is_regular : bool
         Whether hosts are numbered as they are cabled and all groups are alike, as in all shapes but graphs.
+    on_stage : callable
+        Told what begins, in a few words.
     """
+    on_stage("counting paths")
+    spread = path_statistics(topology)
     between = len(links_between(topology))
     tiers = np.array(topology.switch_tiers)
-    bisection_bps, method = bisection(topology, is_regular)
+    bisection_bps, method = bisection(topology, is_regular, on_stage)
     in_half = topology.nic_host < topology.hosts // 2
     half_bps = int(topology.rate_bps[topology.nic_port[in_half]].sum())
     return {
@@ -41,53 +46,85 @@ def survey(topology: Topology, *, is_regular: bool) -> dict[str, Any]:
         "bisection_bps": bisection_bps,
         "bisection_method": method,
         "bisection_of_half": bisection_bps / half_bps,
-        **path_statistics(topology),
+        **spread,
     }
 
 
 def oversubscription(topology: Topology) -> dict[str, float | None]:
     """By tier: the worst switch's rate towards lower tiers and hosts over that towards higher ones; None at the top."""
-    far = np.arange(len(topology.port_switch)) ^ 1
+    ports = np.flatnonzero(topology.port_switch >= 0)
     tier_of = np.append(np.array(topology.switch_tiers), 0)  # the last is what -1 indexes: a host
-    here, there = tier_of[topology.port_switch], tier_of[topology.port_switch[far]]
+    here, there = topology.port_switch[ports], tier_of[topology.port_switch[ports ^ 1]]
+    up, down = np.zeros((2, topology.switches), np.int64)
+    for rates, is_counted in ((up, there > tier_of[here]), (down, there < tier_of[here])):
+        np.add.at(rates, here[is_counted], topology.rate_bps[ports[is_counted]])
     worst: dict[str, float | None] = {}
     for tier in sorted(set(topology.switch_tiers)):
-        ratios = []
-        for switch in np.flatnonzero(np.array(topology.switch_tiers) == tier):
-            mine = topology.port_switch == switch
-            up = int(topology.rate_bps[mine & (there > here)].sum())
-            if up:
-                ratios.append(int(topology.rate_bps[mine & (there < here)].sum()) / up)
-        worst[str(tier)] = max(ratios) if ratios else None
+        mine = (tier_of[:-1] == tier) & (up > 0)
+        worst[str(tier)] = float((down[mine] / up[mine]).max()) if mine.any() else None
     return worst
 
 
 def path_statistics(topology: Topology) -> dict[str, Any]:
     """Hops (cables) and equal-cost paths, over the ordered pairs of NICs of the same number in different hosts.
 
-    Of the shortest paths, whatever static routes there are.
+    Of the shortest paths, whatever static routes there are. Counted once for all switches with the same neighbours.
     """
     lines = np.flatnonzero(
         (topology.port_switch >= 0) & (topology.port_switch[np.arange(len(topology.port_switch)) ^ 1] >= 0)
     )
     tail, head = topology.port_switch[lines], topology.port_switch[lines ^ 1]
-    distance = switch_distances(tail, head, topology.switches)
-    paths = path_counts(tail, head, distance)
-    pairs = np.zeros((topology.switches, topology.switches), np.int64)
+    kind = twins(tail, head, topology.switches)
     home = topology.port_switch[topology.nic_port ^ 1]
     number = np.arange(len(home)) - np.searchsorted(topology.nic_host, topology.nic_host)
+    classes = np.unique(kind[home])
+    distance, paths = _from_classes(kind, tail, head, classes)
+    pairs = np.zeros((len(classes), len(classes)), np.int64)
+    beside = 0
     for nic in range(int(number.max()) + 1):
         count = np.bincount(home[number == nic], minlength=topology.switches)
-        pairs += np.outer(count, count) - np.diag(count)
-    is_cut_off = (distance < 0) & (pairs > 0)
-    weight = np.where(distance >= 0, pairs, 0).ravel()
+        of_class = np.bincount(kind, weights=count)[classes].astype(np.int64)
+        squares = np.bincount(kind, weights=count * count)[classes].astype(np.int64)
+        pairs += np.outer(of_class, of_class) - np.diag(squares)
+        beside += int((count * (count - 1)).sum())
+    far = np.where(distance >= 0, pairs, 0).ravel()
+    weight = np.append(far, beside)
+    cut_off = int(pairs[distance < 0].sum())
     if not weight.any():
-        return {"paths": None, "hops": None, "pairs_cut_off": int(pairs[is_cut_off].sum())}
+        return {"paths": None, "hops": None, "pairs_cut_off": cut_off}
     return {
-        "paths": _spread(paths.ravel(), weight),
-        "hops": _spread(distance.ravel() + 2, weight),
-        "pairs_cut_off": int(pairs[is_cut_off].sum()),
+        "paths": _spread(np.append(paths.ravel(), 1.0), weight),
+        "hops": _spread(np.append(distance.ravel(), 0) + 2, weight),
+        "pairs_cut_off": cut_off,
     }
+
+
+def _from_classes(
+    kind: np.ndarray, tail: np.ndarray, head: np.ndarray, sources: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cables on the shortest ways, and how many ways, from a switch of each source class to another switch of each.
+
+    Returns
+    -------
+    distance : int64 array, shape (sources, sources)
+        -1 where there is no way; on the diagonal that between two switches of the class, if it has two.
+    paths : float64 array, shape (sources, sources)
+        Whole numbers.
+    """
+    size = np.bincount(kind)
+    cables = np.zeros((len(size), len(size)))  # between all of one class and one of the other
+    np.add.at(cables, (kind[tail], kind[head]), 1.0)
+    cables /= size[None, :]
+    distance = np.full((len(sources), len(size)), -1, np.int64)
+    paths = np.zeros(distance.shape)
+    onward = cables[sources] / size[sources][:, None]  # one switch alone begins
+    level = 1
+    while (reached := (onward > 0) & (distance < 0)).any():
+        distance[reached] = level
+        paths[reached] = onward[reached]
+        onward = np.where(reached, onward, 0.0) @ cables
+        level += 1
+    return distance[:, sources], paths[:, sources]
 
 
 def _spread(values: np.ndarray, weight: np.ndarray) -> dict[str, float]:
@@ -100,77 +137,3 @@ def _spread(values: np.ndarray, weight: np.ndarray) -> dict[str, float]:
     return {
         "min": int(values[order[0]]), "median": int(values[middle]), "mean": mean, "max": int(values[order[-1]]),
     }  # fmt: skip
-
-
-def bisection(topology: Topology, is_regular: bool) -> tuple[int, str]:
-    """What one half of the hosts can send to the other at once, and how the halves were found.
-
-    Returns
-    -------
-    bisection_bps : int
-        The maximum flow, each way, from half of the hosts to the others over all cables, hosts' own included.
-    method : str
-
-    Notes
-    -----
-    The least over all ways to halve the hosts is meant, which is hard to find in general. In a regular shape the
-    halves are the first hosts and the last ones: groups stay whole (but for the middle one of an odd number), so that
-    no other split has fewer cables between its halves. In other graphs it is the least of that and of a few splits by
-    Kernighan and Lin (1970): an upper bound.
-    """
-    halves = [np.arange(topology.hosts) < topology.hosts // 2]
-    method = "first half of the hosts against the second"
-    if not is_regular:
-        halves += _kernighan_lin(topology)
-        method = f"least of {len(halves)} splits (Kernighan-Lin), so an upper bound"
-    return min(_flow_bps(topology, half) for half in halves), method
-
-
-def _kernighan_lin(topology: Topology) -> list[np.ndarray]:
-    """Halves of the hosts, with few cables between them: switches move with whom they serve."""
-    import networkx
-
-    graph = networkx.Graph()
-    graph.add_nodes_from(range(topology.hosts))
-    for port in range(0, len(topology.port_switch), 2):
-        a, b = _ends(topology, port)
-        rate = int(topology.rate_bps[port]) / 1e9 + (graph[a][b]["weight"] if graph.has_edge(a, b) else 0)
-        graph.add_edge(a, b, weight=rate)
-    found = []
-    for seed in range(_SWAP_TRIALS):
-        part, _ = networkx.community.kernighan_lin_bisection(graph, weight="weight", seed=seed)
-        inside = np.array([host in part for host in range(topology.hosts)])
-        order = np.argsort(~inside, kind="stable")  # the halves of the whole graph need not halve the hosts
-        half = np.zeros(topology.hosts, bool)
-        half[order[: topology.hosts // 2]] = True
-        found.append(half)
-    return found
-
-
-def _ends(topology: Topology, port: int) -> tuple[int, int]:
-    """Nodes of a cable: hosts by number, switches behind them."""
-
-    def node(end: int) -> int:
-        switch = int(topology.port_switch[end])
-        return topology.hosts + switch if switch >= 0 else int(topology.nic_host[topology.port_nic[end]])
-
-    return node(port), node(port ^ 1)
-
-
-def _flow_bps(topology: Topology, half: np.ndarray) -> int:
-    import networkx
-
-    graph = networkx.DiGraph()
-    for port in range(0, len(topology.port_switch), 2):
-        a, b = _ends(topology, port)
-        rate = int(topology.rate_bps[port])
-        for tail, head in ((a, b), (b, a)):
-            before = graph[tail][head]["capacity"] if graph.has_edge(tail, head) else 0
-            graph.add_edge(tail, head, capacity=before + rate)
-    for host in range(topology.hosts):
-        if half[host]:
-            graph.add_edge("from", host)
-        else:
-            graph.add_edge(host, "to")
-    algorithm = networkx.algorithms.flow.boykov_kolmogorov
-    return int(networkx.maximum_flow_value(graph, "from", "to", flow_func=algorithm))

@@ -12,9 +12,9 @@ import numpy as np
 from emulator.deadlock import check_routes
 from emulator.engine import MARGIN
 from emulator.events import Change, Stop, stops_of
+from emulator.failures import HOST_FAILED
 from emulator.outage import bring_up, schedule_stops, take_down, try_later
 from emulator.paths import Routes, circle
-from emulator.results import HOST_FAILED
 from emulator.routing import DOWN
 from emulator.world import set_rate
 from ttpoe.fsm import State

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -34,8 +35,6 @@ class Topology:
         Line rate and propagation.
     nic_port, nic_host : int32 arrays, shape (nics,)
         Hosts' NICs, host by host.
-    routes : Routes
-        With all cables up.
     static_routes : tuple of StaticRoute
     bad_fcs_frames : dict
         By port: ordinals of the frames it sends that arrive damaged, ascending.
@@ -53,10 +52,14 @@ class Topology:
     delay_ps: np.ndarray
     nic_port: np.ndarray
     nic_host: np.ndarray
-    routes: Routes
     static_routes: tuple[StaticRoute, ...] = ()
     bad_fcs_frames: dict[int, tuple[int, ...]] = field(default_factory=dict)
     impairments: dict[int, ImpairmentConfig] = field(default_factory=dict)
+
+    @cached_property
+    def routes(self) -> Routes:
+        """With all cables up; found when first asked for, as a survey needs none."""
+        return self.routed()
 
     def one_way_ps(self, port: int) -> int:
         """Half of the longest time that a frame takes through ``port``'s cable and another one back."""
@@ -171,7 +174,6 @@ class Wiring:
             delay_ps=delay + np.array([way.delay_ps for way in self._ways], np.int64),
             nic_port=nic_ports,
             nic_host=nic_host,
-            routes=find_routes(port_switch, nic_ports, static=static),
             static_routes=static,
             bad_fcs_frames=self.bad_fcs_frames,
             impairments={port: way for port, way in enumerate(self._ways) if way.is_active},

@@ -56,8 +56,9 @@ def strict(text: str) -> Any:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 RUN_KEYS = [
-    "transport", "routing", "seed", "flows", "finished", "fct_us", "makespan_us", "goodput_gbps", "goodput_limit_gbps",
-    "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "lost", "frames_impaired", "corrupted", "pauses",
+    "transport", "routing", "seed", "flows", "finished", "reasons", "fct_us", "makespan_us", "goodput_gbps",
+    "goodput_limit_gbps", "wire_bound_us", "slowdown_p99", "drops", "drop_causes", "lost",
+    "frames_impaired", "corrupted", "pauses",
     "paused_us", "max_queue_bytes", "resent_packets", "timeouts", "nack_fulls", "marks", "cnps", "jain", "size_bins",
     "groups", "collective", "data_hops", "packet_hops",
     "events", "wall_s", "packet_hops_per_s", "digest",
@@ -339,6 +340,8 @@ def test_a_run_out_of_time_exits_3_and_names_its_flows(ttpoe: Cli, tmp_path: Pat
     runs = strict(ttpoe.out)["runs"]
     assert all(run["finished"] == 0 and run["fct_us"]["p50"] is None and run["jain"] is None for run in runs)
     assert "unfinished: roce, seed 1: 6 of 6 flows: h1>h0, h2>h0, h3>h0" in ttpoe.err
+    assert "why: roce, seed 1: 6 were not done by until_ps, 30 us; raise it" in ttpoe.err
+    assert all(run["reasons"] == ["6 were not done by until_ps, 30 us; raise it"] for run in runs)
     assert ttpoe("run", path) == 3
 
 
@@ -358,6 +361,7 @@ def test_a_failed_flow_exits_3_with_its_reason(ttpoe: Cli, tmp_path: Path) -> No
     path = write_scenario(tmp_path / "s.toml", lost=str(list(range(1, 400))))
     assert ttpoe("run", path, "--out", tmp_path / "out") == 3
     assert "unfinished: roce, seed 1: 1 of 6 flows: h2>h0 (retry_limit)" in ttpoe.err
+    assert "why: roce, seed 1: 1 gave up after 8 timeouts in a row (65.54 us): lines lost or changed" in ttpoe.err
     told = strict((tmp_path / "out" / "results.json").read_text())
     assert told["runs"][0]["unfinished"] == ["h2>h0 (retry_limit)"]
     with (tmp_path / "out" / "flows.csv").open(newline="") as file:

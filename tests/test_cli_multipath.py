@@ -44,10 +44,34 @@ def test_five_routings_make_a_table_a_transport():
     assert "…" not in done.stdout
 
 
+@COMPILED
+def test_an_oversubscribed_network_takes_as_many_times_as_long():
+    """Half of the hosts send to the other half over uplinks of a quarter of their rate."""
+
+    def makespan(*network: str) -> float:
+        done = run("--topology", "leaf-spine", "--hosts", "16", "--hosts-per-leaf", "8", "--workload", "permutation",
+                   "--transport", "spectrum", "--seed", "3", *network, "--json")  # fmt: skip
+        return json.loads(done.stdout)["runs"][0]["makespan_us"]
+
+    assert makespan("--oversubscription", "8:1") > 2 * makespan("--oversubscription", "2:1")
+    assert makespan("--spines", "4") == makespan("--oversubscription", "2:1")
+
+
+@COMPILED
+def test_rails_and_tiers_are_run():
+    for network in (("--topology", "rail", "--nics", "2", "--hosts", "6"), ("--tiers", "2", "--hosts", "8")):
+        done = run(*network, "--size", "20kB", "--transport", "roce-pfc", "--json")
+        told = json.loads(done.stdout)["runs"][0]
+        assert told["finished"] == told["flows"] == int(network[-1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("--hosts", "17"), "--topology and --hosts: no even k makes 17 hosts; take 16 or 54"),
+        (("--tiers", "4"), "Invalid value for '--tiers': 4 is not in the range"),
+        (("--nics", "2"), "--nics: is for rail, not for fat-tree; leave it out"),
+        (("--hosts", "32", "--oversubscription", "4:1"), "--topology and --hosts: no even k makes 32 hosts; take 8"),
         (("--routing", "best"), "--routing: must be 'ecmp', 'weighted', 'flowlet', 'round-robin', 'random' or"),
         (("--routing", "ecmp,ecmp"), "--routing: name one or more of"),
         (("--transport", ""), "--transport: there is none"),

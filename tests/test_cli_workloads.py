@@ -31,6 +31,7 @@ def run(*arguments: str):
         (("--workload", "shifted-all-to-all", "--size", "5kB"), 240),
         (("--workload", "poisson", "--load", "40%", "--distribution", "alistorage", "--messages", "60"), 60),
         (("--workload", "poisson", "--size", "3kB", "--duration", "5us"), None),
+        (("--workload", "poisson", "--size", "3kB", "--messages", "100", "--load", "150%"), 100),
         (("--workload", "ring-all-reduce", "--size", "100kB", "--compute", "1us"), 480),
         (("--workload", "tree-all-reduce", "--size", "100kB", "--chunks", "3"), 90),
         (("--flows", str(DATA / "permutation.cm")), 16),
@@ -44,6 +45,18 @@ def test_each_workload_runs(arguments, flows):
     assert told["finished"] == told["flows"] == (told["flows"] if flows is None else flows)
     assert (told["collective"] is not None) == ("all-to-all" in arguments[1] or "all-reduce" in arguments[1])
     assert bool(told["groups"]) == (arguments[1] in ("victim", "hotspot"))
+
+
+@COMPILED
+def test_an_overload_queues_what_it_offers():
+    """At 150 % messages come faster than lines take them, so that slowdown grows with their number."""
+
+    def slowdown(load: str, messages: str) -> float:
+        done = run("--workload", "poisson", "--size", "30kB", "--load", load, "--messages", messages, "--json")
+        return json.loads(done.stdout)["runs"][0]["slowdown_p99"]
+
+    assert slowdown("150%", "2000") > 1.5 * slowdown("150%", "500")
+    assert slowdown("1.5", "2000") > 3 * slowdown("50%", "2000")
 
 
 @COMPILED
@@ -74,6 +87,8 @@ def test_rows_that_only_some_workloads_have(tmp_path):
         (("--flows", "none.csv"), "--flows: none.csv: No such file or directory"),
         (("--workload", "poisson", "--distribution", "uniform"), "--distribution: must be 'websearch', 'hadoop' or"),
         (("--workload", "poisson", "--load", "0"), "--load: "),
+        (("--workload", "poisson", "--load", "401%"), "--load: must be less than or equal to 4"),
+        (("--workload", "poisson", "--load", "heavy"), "'heavy' is not a load; write 0.4 or 40%, and above 100%"),
         (("--workload", "poisson", "--messages", "5", "--duration", "1us"), "both say where to end; give one of them"),
         (("--workload", "incast", "--peers", "16"), "--topology and --hosts: the workload names host 16"),
         (("--workload", "ring-all-reduce", "--size", "5"), "--size: 5 bytes cannot be cut in 16 chunks; raise it"),

@@ -33,6 +33,6 @@ def test_help_imports_nothing_heavy():
 
 def test_every_package_is_typed_and_installed():
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert config["project"]["scripts"] == {"ttpoe": "ttpoe.cli:main"}
+    assert config["project"]["scripts"] == {"ttpoe": "ttpoe.__main__:main"}
     for package in ("ttpoe", "emulator", "traces"):
         assert (ROOT / package / "py.typed").exists()

@@ -72,15 +72,31 @@ def test_adaptive_evens_what_ecmp_collides():
     """Two flows of a switch towards others fill two uplinks; by hash they share one for half of the seeds."""
     two = flows((0, 15, 300_000), (1, 11, 300_000), topology=FAT_TREE)
 
-    def worst_queue(routing: str) -> list[int]:
+    def worst_queue(routing: str, grade: int = 65_536) -> list[int]:
+        values = {**two, "routings": [routing], "routing": {"grade_bytes": grade}}
         return [
-            max(p["max_queue_bytes"] for p in result_of({**two, "routings": [routing]}, "roce-pfc", seed).ports)
-            for seed in range(12)
+            max(p["max_queue_bytes"] for p in result_of(values, "roce-pfc", seed).ports) for seed in range(12)
         ]
 
     collided = sum(queue > 100_000 for queue in worst_queue("ecmp"))
     assert 2 <= collided <= 10
-    assert max(worst_queue("adaptive")) < 20_000
+    assert max(worst_queue("adaptive")) < 65_536 + 20_000
+    assert max(worst_queue("adaptive", 1)) < 20_000
+
+
+def test_adaptive_is_no_worse_than_random_where_senders_run_in_step():
+    """A permutation over a whole fat tree: with queues told to the byte each sender keeps its path, as with ECMP."""
+    spray = {"name": "spray", "base": "roce", "recovery": "reordering"}
+    values = {"topology": {"kind": "fat-tree", "k": 8}, "workload": {"kind": "permutation", "size_bytes": 1_000_000},
+              "frame_overhead": "peer"}  # fmt: skip
+
+    def tail(routing: str, grade: int = 65_536) -> float:
+        mine = {**values, "profiles": [{**spray, "routing": routing}], "routing": {"grade_bytes": grade}}
+        return float(np.median([result_of(mine, "spray", seed).flows["fct_rx_ps"].max() for seed in range(1, 6)]))
+
+    random = tail("random")
+    assert tail("adaptive") < 1.02 * random
+    assert tail("adaptive", 1) > 1.2 * random
 
 
 def test_ecmp_spreads_flows_evenly():

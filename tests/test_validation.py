@@ -83,6 +83,18 @@ def test_the_page_has_every_row():
         assert ("not yet" in lines[name]) == (known.measure is None)
 
 
+def test_docs_name_the_rows_that_fail():
+    """By the page's own table, so that the exit status of the command is no surprise."""
+    text = PAGE.read_text()
+    failed = [name for name in ROWS if f"| {name} |" in text and "**fail**" in next(
+        line for line in text.splitlines() if line.startswith(f"| {name} |"))]  # fmt: skip
+    assert failed
+    assert f"Failed: {', '.join(failed)}." in text
+    assert not [name for name in failed if ROWS[name].is_quick]
+    head = text[: text.index(BEGIN)]
+    assert all(f"`{name}`" in head for name in failed)
+
+
 def test_only_the_generated_part_is_replaced():
     page = f"# Head\n{BEGIN}\nold\n{END}\ntail\n"
     assert replace_part(page, "new\n") == f"# Head\n{BEGIN}\n\nnew\n\n{END}\ntail\n"
@@ -95,7 +107,9 @@ def test_only_the_generated_part_is_replaced():
 def test_the_command(monkeypatch, capsys):
     monkeypatch.setitem(ROWS, "irn", Row("irn", "", "", "", "", "", needs="TCP"))
     assert group.main(["validate", "--row", "d-d-1", "--row", "irn", "--json"], standalone_mode=False) == 0
-    told = json.loads(capsys.readouterr().out)["rows"]
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["summary"] == {"pass": ["d-d-1"], "fail": [], "not yet": ["irn"]}
+    told = whole["rows"]
     assert [(r["name"], r["verdict"]) for r in told] == [("d-d-1", "pass"), ("irn", "not yet")]
     assert all(check["holds"] for check in told[0]["checks"])
     assert "6 of 6 equal" in " ".join(run("--row", "d-d-1").stdout.split())
@@ -104,7 +118,11 @@ def test_the_command(monkeypatch, capsys):
 def test_a_failed_row_is_told(monkeypatch, capsys):
     monkeypatch.setitem(ROWS, "d-d-1", row(5, 6))
     assert group.main(["validate", "--row", "d-d-1"], standalone_mode=False) == 1
-    assert "r: two is 2, not in 5 to 6" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "r: two is 2, not in 5 to 6" in told.err
+    assert told.out.splitlines()[-1] == "0 pass, 1 fail, 0 not yet. Failed: r."
+    assert group.main(["validate", "--row", "d-d-1", "--json"], standalone_mode=False) == 1
+    assert json.loads(capsys.readouterr().out)["summary"] == {"pass": [], "fail": ["r"], "not yet": []}
 
 
 @pytest.mark.parametrize(

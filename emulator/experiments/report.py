@@ -10,7 +10,8 @@ from typing import Any
 
 from emulator.config import ScenarioConfig
 from emulator.experiments import summarize
-from emulator.results import RunResult, failure_name
+from emulator.failures import failure_name
+from emulator.results import RunResult
 from ttpoe.files import replacing
 
 FLOW_COLUMNS = (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from emulator.results import RunResult
-from emulator.validation.row import Check, Measured, Row, build, finish, flows
+from emulator.validation.row import Check, Measured, Row, all_done, build, finish, flows
 from emulator.workloads import name_hash
 from emulator.workloads.poisson import Distribution, draw_gap_ps, draw_size, mean_size
 
@@ -42,8 +42,9 @@ _HEAVY_TAILED: Distribution = ((0, 0), (32, 0), (1_000, 5_000), (200_000, 8_500)
 """Half of the messages up to 1 kB, 15 % from 200 kB to 3 MB; how sizes lie between is ours."""
 _HOSTS, _RATE_BPS, _MESSAGES = 54, 40_000_000_000, 2000
 _PORT_BYTES, _PFC_BYTES = 240_000, 220_000
-_RTO_EXPONENT = 6
-"""262 us, the nearest below IRN's 320 us."""
+_RTO_PS = 320_000_000
+_NO_LIMIT = 1_000_000
+"""The paper's senders have one timeout without PFC, RTO_high, and never give up; real ones do after seven."""
 _SEEDS = range(1, 4)
 
 
@@ -64,18 +65,18 @@ def _heavy_tailed(seed: int) -> list[tuple[int, ...]]:
 _MEASURES = ("mean slowdown", "mean FCT", "99 % FCT")
 
 
-def _three(result: RunResult, counted: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """The paper's three measures, of the flows that are counted."""
-    flows_ = result.flows[counted]
+def _three(result: RunResult) -> np.ndarray:
+    """The paper's three measures."""
+    flows_ = result.flows
     fct_ps = flows_["fct_rx_ps"]
     slowdown = fct_ps / flows_["ideal_ps"]
     return np.array([slowdown.mean(), fct_ps.mean(), np.quantile(fct_ps, 0.99, method="inverted_cdf")])
 
 
-def _irn_setup(seed: int, **roce: int) -> dict[str, Any]:
+def _irn_setup(seed: int) -> dict[str, Any]:
     return {
         "topology": {"kind": "fat-tree", "hosts": _HOSTS}, "workload": flows(*_heavy_tailed(seed)),
-        "link": {"rate_bps": _RATE_BPS, "delay_ps": "2us"}, "roce": {"mtu_bytes": 1000, **roce},
+        "link": {"rate_bps": _RATE_BPS, "delay_ps": "2us"}, "roce": {"mtu_bytes": 1000},
         "switch": {"buffer_bytes": 6 * _PORT_BYTES, "static_threshold_bytes": _PFC_BYTES, "alpha": 64.0},
     }  # fmt: skip
 
@@ -99,17 +100,16 @@ def measure_irn() -> Measured:
 
 
 def measure_roce_without_pfc() -> Measured:
-    """RoCE on lines that lose and on lines that do not, over the messages that the former delivers."""
-    ratios, failed = [], 0
+    """RoCE on lines that lose and on lines that do not: all messages are delivered, however late."""
+    ratios = []
     for seed in _SEEDS:
-        lossy = build(_irn_setup(seed, rto_exponent=_RTO_EXPONENT), "roce", seed).run()
-        delivered = lossy.flows["fct_rx_ps"] >= 0
-        failed += int((~delivered).sum())
+        lossy = build(_irn_setup(seed), "roce", seed)
+        for name, value in (("rto_ps", _RTO_PS), ("rto_low_ps", _RTO_PS), ("retry_limit", _NO_LIMIT)):
+            lossy.world.roce_params[name] = value  # which no field says: real ones are 4.096 us x 2^n, and 7
         lossless = finish(_irn_setup(seed), "roce-pfc", seed)
-        ratios.append(_three(lossy, delivered) / _three(lossless, delivered))
+        ratios.append(_three(all_done(lossy)) / _three(lossless))
     ratio = np.median(ratios, axis=0)
-    share = failed / (len(_SEEDS) * _MESSAGES)
-    return Measured(f"times: {_named(ratio, '.1f')}; {share:.1%} of messages fail", _checks(ratio, 1.5, 3))
+    return Measured(f"times: {_named(ratio, '.1f')}", _checks(ratio, 1.5, 3))
 
 
 # --- go-back-0 --------------------------------------------------------------------------------------------------------
@@ -157,12 +157,15 @@ ROWS = (
         "and 200 kB is ours.",
     ),
     Row(
-        "roce-without-pfc", "RoCE without PFC against RoCE with it", _IRN + "roce (timeout 262 us), roce-pfc",
+        "roce-without-pfc", "RoCE without PFC against RoCE with it", _IRN + "roce (timeout 320 us, no retry limit), "
+        "roce-pfc",
         "1.5 to 3 times as much", "IRN (SIGCOMM 2018), recalled", "none, for each of the paper's three measures",
         measure_roce_without_pfc,
         note="A sender that goes back N with no window sends whole messages at line rate into queues that are full, "
-        "and all that follows a loss again. Ours collapses further than the paper tells; queue pairs with seven "
-        "timeouts in a row fail, and only what is delivered is counted.",
+        "and all that follows a loss again. With the retry limit of 7 that real queue pairs have, 6 % of messages "
+        "fail and the others take 2.7, 4.3 and 5.0 times as long. Egress queues of 1.2 MB, as five input ports of 240 "
+        "KB can hold for one output, change little (5.0, 9.0 and 11.9 times). What else differs from the paper's "
+        "simulator we do not know; its text was not at hand.",
     ),
     Row(
         "go-back-0", "go-back-0", "one loss in 256 packets, a message of 4 MB in packets of 1 KiB, 100G, 20 ms",

@@ -16,6 +16,19 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|") if text else "-"
 
 
+def tally(outcomes: Sequence[Outcome]) -> dict[str, list[str]]:
+    """Names of rows by verdict."""
+    return {v.value: [outcome.row.name for outcome in outcomes if outcome.verdict is v] for v in Verdict}
+
+
+def told_tally(outcomes: Sequence[Outcome]) -> str:
+    """How many rows came out how, in a line; those that failed by name."""
+    names = tally(outcomes)
+    failed = names[Verdict.FAIL.value]
+    counts = [f"{len(rows)} {verdict}" for verdict, rows in names.items()]
+    return ", ".join(counts) + "." + (f" Failed: {', '.join(failed)}." if failed else "")
+
+
 def markdown(outcomes: Sequence[Outcome]) -> str:
     """A table of all rows, then sources and what there is to say about differences."""
     lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
@@ -25,8 +38,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
         verdict = outcome.verdict.value if outcome.verdict is not Verdict.FAIL else "**fail**"
         cells = (row.name, row.what, row.setup, row.expected, ours, measured.real if measured else "", row.tolerance)
         lines.append("| " + " | ".join(_cell(cell) for cell in (*cells, verdict)) + " |")
-    counts = {verdict: sum(outcome.verdict is verdict for outcome in outcomes) for verdict in Verdict}
-    lines += ["", ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items()) + ".", ""]
+    lines += ["", told_tally(outcomes), ""]
     by_source: dict[str, list[str]] = {}
     for outcome in outcomes:
         by_source.setdefault(outcome.row.source, []).append(f"`{outcome.row.name}`")

@@ -117,9 +117,14 @@ def build(values: dict[str, Any], transport: str, seed: int = 1) -> Fabric:
 
 def finish(values: dict[str, Any], transport: str, seed: int = 1) -> RunResult:
     """A run in which every flow must finish and every promise hold; else the row cannot be measured."""
-    result = build(values, transport, seed).run()
+    return all_done(build(values, transport, seed))
+
+
+def all_done(fabric: Fabric) -> RunResult:
+    """As :func:`finish`, of a fabric that is about to run."""
+    result = fabric.run()
     if result.unfinished or result.errors:
-        raise RuntimeError(f"{transport}, seed {seed}: {(result.errors + result.unfinished)[0]}")
+        raise RuntimeError(f"{fabric.transport}, seed {fabric.seed}: {(result.errors + result.unfinished)[0]}")
     return result
 
 

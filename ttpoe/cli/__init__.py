@@ -65,10 +65,10 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command line; the console script."""
+    """Run the command line."""
     try:
         sys.exit(group.main(standalone_mode=False))
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(ExitStatus.INTERRUPTED)
     except click.ClickException as error:

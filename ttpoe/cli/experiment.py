@@ -143,6 +143,9 @@ def run_scenario(
 def usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
     """The error of a field, under the name of the option that set it: the field's, or that of what it is part of."""
     field, _, rest = message.partition(": ")
+    inner, _, what = rest.partition(" ")  # a check of several fields begins with the one at fault
+    if f"{field}.{inner}" in option_names:
+        field, rest = f"{field}.{inner}", what
     matches = (name for known, name in option_names.items() if f"{field}.".startswith(f"{known}."))
     option = next(matches, None)
     return click.UsageError(f"{option}: {rest}" if option and rest else message)
@@ -278,6 +281,8 @@ def _tell(
                 shown = ", ".join(flows[:8]) + (" and more" if len(flows) > 8 else "")
                 click.echo(f"{what}: {name}: {len(flows)} of {len(result.flows)} flows: {shown}", err=True)
                 told_of.add(ExitStatus.UNFINISHED)
+        for reason in result.reasons:
+            click.echo(f"why: {name}: {reason}", err=True)
     if interrupted:
         runs = len(scenario.runs) * scenario.repeat
         click.echo(f"interrupted: {len(results)} of {runs} runs are kept", err=True)

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from ttpoe.cli.networks import NETWORK_FIELDS, network_options, network_values
 from ttpoe.cli.transports import ROUTING_HELP, TRANSPORT_HELP
-from ttpoe.cli.types import FRACTION, RATE, SIZE, TIME, names, output_options, set_field
+from ttpoe.cli.types import LOAD, RATE, SIZE, TIME, names, output_options, set_field
 
 _OPTIONS = {
     "transports": "--transport",
     "routings": "--routing",
-    "topology": "--topology and --hosts",
+    **NETWORK_FIELDS,
     "workload.size_bytes": "--size",
     "workload.jitter_ps": "--jitter",
     "workload.path": "--flows",
@@ -35,17 +36,6 @@ _OPTIONS = {
     "repeat": "--repeat",
     "capture": "--capture",
 }
-
-
-def topology_values(kind: str, hosts: int) -> dict[str, Any]:
-    """Plain values of a non-blocking network of so many hosts."""
-    if kind == "leaf-spine":
-        per_leaf = next((n for n in range(int(hosts**0.5), 0, -1) if hosts % n == 0), 1)
-        return {"kind": kind, "leaves": hosts // per_leaf, "hosts_per_leaf": per_leaf, "spines": per_leaf}
-    if kind == "fat-tree-2":
-        return {"kind": "fat-tree", "tiers": 2, "hosts": hosts}
-    return {"kind": kind, "hosts": hosts}
-
 
 _WORKLOADS: dict[str, dict[str, Any]] = {
     "permutation": {"kind": "permutation"},
@@ -99,11 +89,7 @@ def _workload(name: str | None, flows: Path | None, hosts: int, given: dict[str,
 
 
 @click.command()
-@click.option(
-    "--topology", type=click.Choice(["fat-tree", "fat-tree-2", "leaf-spine", "star"]), default="fat-tree",
-    help="Without oversubscription; scenario files have more. [fat-tree]",
-)  # fmt: skip
-@click.option("--hosts", type=click.IntRange(2, 65_536), default=16, metavar="N", help="Hosts of the fabric. [16]")
+@network_options
 @click.option(
     "--workload", type=click.Choice(list(_WORKLOADS)), help="Who sends to whom; docs/cli.md tells. [permutation]"
 )
@@ -115,14 +101,14 @@ def _workload(name: str | None, flows: Path | None, hosts: int, given: dict[str,
 @click.option("--routing", metavar="LIST", help=ROUTING_HELP)
 @click.option("--size", type=SIZE, help="Each message, or a collective's data; MB is 10^6. [the workload's]")
 @click.option("--peers", type=click.IntRange(1, 65_535), metavar="N", help="Senders or receivers beside h0. [all]")
-@click.option("--load", type=FRACTION, metavar="PART", help="poisson: payload over line rate, as 0.5 or 50%. [50%]")
+@click.option("--load", type=LOAD, help="poisson: payload over hosts' line rate, as 0.5 or 50%; to 400%. [50%]")
 @click.option("--distribution", metavar="NAME", help="poisson: websearch, hadoop or alistorage. [websearch]")
 @click.option("--messages", type=click.IntRange(1, 1_000_000), metavar="N", help="poisson: in all; hotspot: per host.")
 @click.option("--duration", type=TIME, help="poisson: time in which messages start, instead of --messages.")
 @click.option("--parallel", type=click.IntRange(0, 65_535), metavar="N", help="all-to-all: under way per host. [1]")
 @click.option("--chunks", type=click.IntRange(1, 65_536), metavar="N", help="tree-all-reduce: pieces. [8]")
 @click.option("--compute", type=TIME, help="all-reduce: time to reduce a chunk. [0us]")
-@click.option("--rate", type=RATE, help="Line rate of every link; 100G is 10^11 bit/s. [100G]")
+@click.option("--rate", type=RATE, help="Line rate of every link, or of hosts' beside --uplink-rate. [100G]")
 @click.option("--delay", type=TIME, help="Propagation of each link. [1us]")
 @click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096, iwarp 1440]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of each switch. [12MB]")
@@ -135,12 +121,12 @@ def _workload(name: str | None, flows: Path | None, hosts: int, given: dict[str,
 @click.option("--repeat", type=click.IntRange(1, 10_000), metavar="N", help="Paired seeds from --seed on. [1]")
 @output_options
 def command(
-    topology: str, hosts: int, workload: str | None, flows: Path | None, transport: str | None, routing: str | None,
+    workload: str | None, flows: Path | None, transport: str | None, routing: str | None,
     size: int | None, peers: int | None, load: float | None, distribution: str | None, messages: int | None,
     duration: int | None, parallel: int | None, chunks: int | None, compute: int | None,
     rate: int | None, delay: int | None, mtu: int | None, buffer: int | None, window: int | None,
     frame_overhead: str | None, jitter: int | None, seed: int | None, repeat: int | None,
-    out: Path | None, capture: str | None, timestamps: str, as_json: bool,
+    out: Path | None, capture: str | None, timestamps: str, as_json: bool, **network: Any,
 ) -> int:  # fmt: skip
     """Hosts of a fabric send across it: how transports fare with each way to choose among equal paths.
 
@@ -150,13 +136,15 @@ def command(
     from emulator.config import ConfigError, make_scenario
     from ttpoe.cli.experiment import run_scenario, usage_error
 
+    topology = network_values(rate, **network)
+    hosts = network["hosts"] or 16
     given: dict[str, Any] = {
         "size": size, "jitter": jitter, "load": load, "distribution": distribution, "messages": messages,
         "duration": duration, "peers": peers, "parallel": parallel, "chunks": chunks, "compute": compute,
     }  # fmt: skip
     values: dict[str, Any] = {
-        "name": f"{flows.name if flows else workload or 'permutation'} on {topology} of {hosts} hosts",
-        "topology": topology_values(topology, hosts),
+        "name": f"{flows.name if flows else workload or 'permutation'} on {topology['kind']} of {hosts} hosts",
+        "topology": topology,
         "workload": _workload(workload, flows, hosts, given),
     }
     for field, value in (

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ttpoe.cli.types import RATE
+from ttpoe.cli.networks import NETWORK_FIELDS, network_options, network_values
+from ttpoe.cli.types import RATE, set_field
 
 if TYPE_CHECKING:
     from emulator.config import ScenarioConfig
 
 
-def _scenario(file: Path | None, kind: str, hosts: int, rate: int | None) -> ScenarioConfig:
+def _scenario(file: Path | None, rate: int | None, network: dict[str, Any]) -> ScenarioConfig:
     from emulator.config import ConfigError, load_scenario, make_scenario
     from ttpoe.cli.experiment import usage_error
-    from ttpoe.cli.multipath import topology_values
 
     try:
         if file is None:
-            values: dict[str, Any] = {"topology": topology_values(kind, hosts)}
-            return make_scenario({**values, "link": {"rate_bps": rate}} if rate else values)
+            values: dict[str, Any] = {"topology": network_values(rate, **network)}
+            set_field(values, "link.rate_bps", rate)
+            return make_scenario(values)
         if file.suffix.lower() in (".json", ".graphml"):
             return make_scenario({"topology": {"kind": "graph", "file": file.name}}, file.parent)
         return load_scenario(file)
     except ConfigError as error:
-        raise usage_error(str(error), {"topology": "--topology and --hosts", "link.rate_bps": "--rate"}) from None
+        raise usage_error(str(error), {**NETWORK_FIELDS, "link.rate_bps": "--rate"}) from None
+
+
+def _stages(stack: ExitStack) -> Callable[[str], object]:
+    """What to call as each stage of the work begins; shown on a terminal, silent elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return stack.enter_context(console.status("building")).update if console.is_terminal else lambda stage: None
 
 
 def _rate(bps: float) -> str:
@@ -59,16 +70,12 @@ def _rows(told: dict[str, Any]) -> list[tuple[str, str]]:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--topology", type=click.Choice(["fat-tree", "fat-tree-2", "leaf-spine", "star"]),
-    help="Without oversubscription, where no FILE is given. [fat-tree]",
-)  # fmt: skip
-@click.option("--hosts", type=click.IntRange(2, 65_536), metavar="N", help="Hosts of it. [16]")
-@click.option("--rate", type=RATE, help="Line rate of every link. [100G]")
+@network_options
+@click.option("--rate", type=RATE, help="Line rate of every link, or of hosts' beside --uplink-rate. [100G]")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG", help="Draw it there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def command(
-    file: Path | None, topology: str | None, hosts: int | None, rate: int | None, out: Path | None, as_json: bool
+    file: Path | None, rate: int | None, out: Path | None, as_json: bool, **network: Any
 ) -> int:
     """Count, measure and draw a network: that of a scenario FILE (TOML), a graph (JSON, GraphML), or a regular one.
 
@@ -82,28 +89,31 @@ def command(
     from emulator.survey import survey
     from emulator.workloads import Setting, make_workload
 
-    for option, value in (("topology", topology), ("hosts", hosts), ("rate", rate)):
+    for option, value in {**network, "rate": rate}.items():
         if file is not None and value is not None:
-            raise click.UsageError(f"--{option}: {file} says what network it is; leave it out")
-    scenario = _scenario(file, topology or "fat-tree", hosts or 16, rate)
+            raise click.UsageError(f"--{option.replace('_', '-')}: {file} says what network it is; leave it out")
+    scenario = _scenario(file, rate, network)
     shape = scenario.topology
-    try:
-        count = 0
-        if shape.kind == "star":
-            setting = Setting(scenario.seed, shape.hosts, scenario.link.rate_bps)
-            count = shape.hosts or make_workload(scenario.workload, setting).hosts_needed
-        network = build_topology(shape, scenario.link, count)
-    except ConfigError as error:
-        raise click.UsageError(f"{file}: {error}" if file else str(error)) from None
-    told = survey(network, is_regular=shape.kind != "graph")
-    name = f"{shape.kind} of {network.hosts} hosts" + (f", {file.name}" if file else "")
-    if out is not None:
-        from traces.plots import plot_topology
-
+    with ExitStack() as stack:
+        say = _stages(stack)
         try:
-            plot_topology(network, name, out)
-        except OSError as error:
-            raise click.UsageError(f"--out: cannot write {out}: {error.strerror or error}") from None
+            count = 0
+            if shape.kind == "star":
+                setting = Setting(scenario.seed, shape.hosts, scenario.link.rate_bps)
+                count = shape.hosts or make_workload(scenario.workload, setting).hosts_needed
+            built = build_topology(shape, scenario.link, count)
+        except ConfigError as error:
+            raise click.UsageError(f"{file}: {error}" if file else str(error)) from None
+        told = survey(built, is_regular=shape.kind != "graph", on_stage=say)
+        name = f"{shape.kind} of {built.hosts} hosts" + (f", {file.name}" if file else "")
+        if out is not None:
+            from traces.plots import plot_topology
+
+            say("drawing")
+            try:
+                plot_topology(built, name, out)
+            except OSError as error:
+                raise click.UsageError(f"--out: cannot write {out}: {error.strerror or error}") from None
     if as_json:
         click.echo(json.dumps({"name": name, **told}))
         return 0

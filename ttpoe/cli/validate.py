@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def command(names: tuple[str, ...], quick: bool, out: Path | None, as_json: bool) -> int:
     """Measure what theory and other tools say, and judge each row: pass, fail, or not yet.
 
-    Exit status 1: a row failed. docs/validation.md is written with --out.
+    Exit status 1: a row failed. Some of the slow ones do, and docs/validation.md says why; --out writes that page.
     """
     from emulator.validation import ROWS, Verdict
-    from emulator.validation.report import markdown, replace_part
+    from emulator.validation.report import markdown, replace_part, tally
     from ttpoe.files import replacing
 
     unknown = [name for name in names if name not in ROWS]
@@ -51,7 +51,7 @@ def command(names: tuple[str, ...], quick: bool, out: Path | None, as_json: bool
             raise click.UsageError(f"--out: {out}: {error}") from None
     outcomes = _measure(rows)
     if as_json:
-        click.echo(json.dumps({"rows": [outcome.as_dict() for outcome in outcomes]}))
+        click.echo(json.dumps({"rows": [outcome.as_dict() for outcome in outcomes], "summary": tally(outcomes)}))
     else:
         _print(outcomes)
     if out is not None and page is not None:
@@ -90,6 +90,8 @@ def _print(outcomes: list[Outcome]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from emulator.validation.report import told_tally
+
     table = Table()
     for heading in ("row", "expected", "ours", "verdict"):
         table.add_column(heading, overflow="fold")
@@ -101,6 +103,7 @@ def _print(outcomes: list[Outcome]) -> None:
         table.add_row(*(Text(cell) for cell in (row.name, row.expected, ours, outcome.verdict.value)))
     console = Console()
     console.print(table)
+    click.echo(told_tally(outcomes))
     for outcome in outcomes:
         for check in outcome.measured.checks if outcome.measured else ():
             if not check.holds:

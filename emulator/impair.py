@@ -171,6 +171,7 @@ def _copy(engine, packets, frames, p):
     copy["ecn"] = packet["ecn"]
     copy["fate"] = packet["fate"]
     frames[q]["opcode"] = frames[p]["opcode"]
+    frames[q]["marks"] = frames[p]["marks"]
     frames[q]["vc"] = frames[p]["vc"]
     frames[q]["tx_seq"] = frames[p]["tx_seq"]
     frames[q]["rx_seq"] = frames[p]["rx_seq"]

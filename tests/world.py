@@ -73,7 +73,7 @@ class Rig:
 
     def feed(self, opcode: Opcode, tx: int = 0, rx: int = 0, size: int = 0) -> list[tuple[Opcode, int, int]]:
         """A frame arrives; returns the answers as (opcode, tx, rx)."""
-        self.inbox[0] = (opcode, 2, tx, rx, size)
+        self.inbox[0] = (opcode, 0, 2, tx, rx, size)
         return self.taken(
             machine.on_frame_at(
                 self.links, 0, self.ring, self.pools, 0, self.params, self.inbox, 0, self.now_ps, self.out, 0

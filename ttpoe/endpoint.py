@@ -45,7 +45,7 @@ _ROW_COUNTERS = {
     for index, name in enumerate(LINK.names or ())
     if name.startswith((
         "payloads_", "bytes_", "timeouts", "probes_", "resends_", "acks_", "nacks_", "nack_fulls_", "duplicates_",
-        "gaps_", "dropped_",
+        "gaps_", "marks_", "echoes_", "dropped_",
     ))
 }
 """Fields of LINK that count, and their places."""
@@ -306,7 +306,7 @@ class Endpoint:
         if victim.field("payloads_received") or victim.field("submitted_bytes"):
             self.close(victim, now_ps)
             return False
-        self._out[0] = (Opcode.CLOSE, victim.vc, victim.field("tx_max"), victim.field("rx_seq"), 0)
+        self._out[0] = (Opcode.CLOSE, 0, victim.vc, victim.field("tx_max"), victim.field("rx_seq"), 0)
         self._answer(1, victim.row)
         if victim in self._backlog:
             self.forget(victim)  # nobody has seen it

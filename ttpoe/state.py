@@ -6,7 +6,7 @@ socket share it. Knows nothing of bytes on a wire.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import numpy as np
 
@@ -41,10 +41,24 @@ class CongestionControl(IntEnum):
     FIXED = 0  # nothing: the window of the transmit memory alone
     RENO = 1  # RFC 5681
     SWIFT = 2  # Kumar et al., SIGCOMM 2020
+    DCTCP = 3  # RFC 8257; where frames can be marked, which is in IPv4 mode
 
 
 CONGESTION_CONTROLS = tuple(kind.name.lower() for kind in CongestionControl)
 """Their names, as a user types them."""
+
+
+class Mark(IntFlag):
+    """What a frame tells of congestion: ``frame["marks"]``."""
+
+    ECHO = 1  # of an ACK: the PAYLOAD that it answers came marked
+    REDUCED = 2  # of a PAYLOAD: the first one since its sender reduced its window
+    CE = 4  # received, and a switch marked it; of what carries the frame, not of its own header
+    ECT = 8  # to be sent such that switches may mark it; likewise
+
+
+HEADER_MARKS = Mark.ECHO | Mark.REDUCED
+"""Those that the transport header carries."""
 
 
 def _int64(*names: str) -> list[tuple[str, str]]:
@@ -54,8 +68,10 @@ def _int64(*names: str) -> list[tuple[str, str]]:
 MAX_CWND_PACKETS = 1 << 22
 """Of ``cwnd_q20``, so that its products stay in int64."""
 
-FRAME = np.dtype([("opcode", "i4"), ("vc", "i4"), *_int64("tx_seq", "rx_seq", "payload_bytes")], align=True)
-"""What the machine sees of a frame, and what it appends to its output. 32 bytes."""
+FRAME = np.dtype(
+    [("opcode", "i2"), ("marks", "i2"), ("vc", "i4"), *_int64("tx_seq", "rx_seq", "payload_bytes")], align=True
+)
+"""What the machine sees of a frame, and what it appends to its output. ``marks``: `Mark` bits. 32 bytes."""
 
 LINK = np.dtype(
     _int64(
@@ -97,6 +113,11 @@ LINK = np.dtype(
         "pace_at_ps",  # SWIFT: no PAYLOAD before; 0 with a window of one payload or more
         "rtt_ps",  # sample of the last acknowledgement, or 0
         "decreased_at_ps",  # SWIFT
+        "alpha_q20",  # DCTCP: the share of marked bytes, in 2**-20
+        "marked_bytes",  # DCTCP: acknowledged with an echo, since
+        "share_from_byte", "share_until_byte",  # DCTCP: where that count began, and what ends it when acknowledged
+        "reduced_until_byte",  # DCTCP: no further decrease until this is acknowledged
+        "is_reduction_due",  # DCTCP: the next PAYLOAD is to tell of a decrease
         "recover_until_ps",  # a round trip after the last loss: one of what was sent before is of the same window
         # getting along with the reference module; see ttpoe.reference
         "repeat_at_ps", "repeats", "repeat_rx_seq",  # our last answer repeated: when next; how often; rx_seq at first
@@ -109,6 +130,7 @@ LINK = np.dtype(
         "acks_sent", "acks_repeated", "nacks_sent", "nacks_received", "nacks_stale",
         "nack_fulls_sent", "nack_fulls_received",
         "payloads_received", "duplicates_received", "gaps_received",
+        "marks_received", "echoes_received",  # PAYLOADs that came marked; ACKs that echo one
         "dropped_illegal", "dropped_stale", "dropped_lost",
     ),
     align=True,
@@ -256,5 +278,6 @@ def init_links(
     links["cwnd_q20"] = min(int(params[0]["initial_cwnd_bytes"] // params[0]["mtu_bytes"]), MAX_CWND_PACKETS) << 20
     for name in ("open_timeout_ps", "close_timeout_ps"):
         links[name] = params[0][name]
+    links["alpha_q20"] = 1 << 20  # RFC 8257, 4.2
     links["rto_ps"] = params[0]["rto_initial_ps"]
     return np.zeros(int(counts.sum()), SENT)

@@ -203,7 +203,7 @@ class Fabric:
             due=np.zeros(event_rows, np.int64), due_subject=np.zeros(event_rows, np.int32),
             spare=np.zeros(event_rows, np.int64), spare_subject=np.zeros(event_rows, np.int32),
             ports=ports, queues=queues, dwrr=dwrr,
-            marking=set_marking(self.ecn, topology, self.seed, is_step=self.profile.is_tcp),
+            marking=set_marking(self.ecn, topology, self.seed, is_step=not self.profile.is_roce),
             ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
             credits=memory.credits, retries=prepare_retries(scenario.link.retry_bytes, topology, frame_bytes),
             storms=np.zeros(n_ports * PRIORITIES if watchdog else 1, np.int64),
@@ -329,8 +329,7 @@ class Fabric:
 
     def _build_ttpoe(self, n_flows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         config = self.scenario.ttpoe
-        own = self.profile.congestion_control
-        policy = own if self.profile.is_ttpoe and own != "none" else config.congestion_control
+        policy = self.profile.congestion_control if self.profile.is_ttpoe else "fixed"
         params = state.make_params(
             mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
             rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,

@@ -58,6 +58,8 @@ _IP_FRAGMENT, _IP_CHECKSUM, _NOT_UDP = int(Reason.IP_FRAGMENT), int(Reason.IP_CH
 _UDP_PORTS, _UDP_TOO_SHORT = int(Reason.UDP_PORTS), int(Reason.UDP_TOO_SHORT)
 _UDP_BEYOND_PACKET = int(Reason.UDP_BEYOND_PACKET)
 _VERSION_BYTE = 0x45
+_ECTS = (1, ECN_ECT)
+_ETHERTYPE = ETHERTYPE_IPV4.to_bytes(2, "big")
 _MORE_FRAGMENTS_AND_OFFSET = 0x3FFF
 
 
@@ -241,6 +243,18 @@ def build(header: np.ndarray, payload: bytes = b"", trailing: bytes | None = Non
     build_ipv4_header_at(header, 0, head)
     frame = head.tobytes() + payload
     return frame.ljust(MIN_FRAME_BYTES, b"\0") if trailing is None else frame + trailing
+
+
+def marked(frame: bytes) -> bytes | None:
+    """The frame with CE in its IPv4 header, if that says ECT; None for any other frame. *Source*: RFC 3168, 5."""
+    is_whole = len(frame) >= ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES
+    if not is_whole or frame[12:14] != _ETHERTYPE or frame[14] >> 4 != 4 or frame[15] & ECN_MASK not in _ECTS:
+        return None
+    before, after = int.from_bytes(frame[14:16], "big"), frame[14] << 8 | frame[15] | ECN_CE
+    total = (int.from_bytes(frame[24:26], "big") ^ 0xFFFF) + (before ^ 0xFFFF) + after  # RFC 1624, (3)
+    total = (total & 0xFFFF) + (total >> 16)
+    checksum = (total & 0xFFFF) + (total >> 16) ^ 0xFFFF
+    return frame[:15] + bytes([after & 0xFF]) + frame[16:24] + checksum.to_bytes(2, "big") + frame[26:]
 
 
 def make_header(

@@ -272,7 +272,7 @@ def test_without_marks_it_is_reno(senders: int, size_bytes: int, buffer_bytes: i
 
 
 def test_what_can_be_marked_and_what_comes_of_it() -> None:
-    """Data alone is ECT; an ACK echoes exactly where its payload had CE; a decrease is told within a round trip."""
+    """Data alone is ECT; an ACK echoes exactly where its payload had CE; decreases are told."""
     values = emulated(incast(3, 60_000), 10_000)
     _, result, rows = traced(values, "ttpoe", {"h0"})
     opcodes, frames = rows["frame"]["opcode"], rows["frame"]

@@ -150,14 +150,12 @@ def _dctcp(link, params, event, acked_bytes):
 
 
 @kernel
-def payload_marks(link, params):
-    """`Mark` bits of the PAYLOAD that goes out now. Modifies ``link``: a decrease is told once.
+def payload_marks(link):
+    """`Mark` bits of the PAYLOAD that goes out now under DCTCP. Modifies ``link``: a decrease is told once.
 
     Resends may be marked like all others, though RFC 3168, 6.1.5 has TCP send them without ECT: with go-back-N they are
     whole windows, and a queue is to be heard about these as well (RFC 8311, 4.3 leaves it to experiments).
     """
-    if params["congestion_control"] != _DCTCP:
-        return 0
     marks = _ECT | _REDUCED if link["is_reduction_due"] != 0 else _ECT
     link["is_reduction_due"] = 0
     return marks

@@ -113,11 +113,6 @@ LINK = np.dtype(
         "pace_at_ps",  # SWIFT: no PAYLOAD before; 0 with a window of one payload or more
         "rtt_ps",  # sample of the last acknowledgement, or 0
         "decreased_at_ps",  # SWIFT
-        "alpha_q20",  # DCTCP: the share of marked bytes, in 2**-20
-        "marked_bytes",  # DCTCP: acknowledged with an echo, since
-        "share_from_byte", "share_until_byte",  # DCTCP: where that count began, and what ends it when acknowledged
-        "reduced_until_byte",  # DCTCP: no further decrease until this is acknowledged
-        "is_reduction_due",  # DCTCP: the next PAYLOAD is to tell of a decrease
         "recover_until_ps",  # a round trip after the last loss: one of what was sent before is of the same window
         # getting along with the reference module; see ttpoe.reference
         "repeat_at_ps", "repeats", "repeat_rx_seq",  # our last answer repeated: when next; how often; rx_seq at first
@@ -132,6 +127,12 @@ LINK = np.dtype(
         "payloads_received", "duplicates_received", "gaps_received",
         "marks_received", "echoes_received",  # PAYLOADs that came marked; ACKs that echo one
         "dropped_illegal", "dropped_stale", "dropped_lost",
+        # DCTCP; here, so that what every link touches stays together
+        "alpha_q20",  # the share of marked bytes, in 2**-20
+        "marked_bytes",  # acknowledged with an echo, since
+        "share_from_byte", "share_until_byte",  # where that count began, and what ends it when acknowledged
+        "reduced_until_byte",  # no further decrease until this is acknowledged
+        "is_reduction_due",  # the next PAYLOAD is to tell of a decrease
     ),
     align=True,
 )

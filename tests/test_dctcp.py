@@ -77,7 +77,7 @@ def test_other_policies_echo_and_do_not_listen(kind: str) -> None:
 
 
 def test_the_first_mark_halves_once_a_window() -> None:
-    """alpha is 1 at first (RFC 8257, 4.2); what was out then changes nothing more."""
+    """alpha is 1 at first, as in RFC 8257; what was out then changes nothing more."""
     rig = dctcp()
     assert len(rig.poll()) == 10
     acknowledge(rig, 1001, Mark.ECHO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import struct
@@ -24,7 +25,7 @@ from traces.dissect import Dissector
 from traces.frames import CaptureWriter, FrameBuilder
 from traces.layers import TTPoE
 from traces.pcap import open_capture
-from ttpoe import ipv4, wire
+from ttpoe import ipv4, open_endpoint, wire
 from ttpoe.cli import group
 from ttpoe.config import EndpointConfig
 from ttpoe.endpoint import Endpoint
@@ -33,10 +34,10 @@ from ttpoe.impair import Impairment
 from ttpoe.impairments import ImpairmentConfig
 from ttpoe.rules import REFERENCE
 from ttpoe.state import Mark
-from ttpoe.units import NEVER, PS_PER_S
+from ttpoe.units import PS_PER_S
 
 IP_A, IP_B = 0x0A000001, 0x0A000002
-DCTCP = EndpointConfig(congestion_control="dctcp", idle_timeout_ps=NEVER)
+DCTCP = EndpointConfig(congestion_control="dctcp")
 
 
 def frame(opcode: int = Opcode.PAYLOAD, payload: bytes = b"hello", *, tx: int = 7, rx: int = 0, **fields: int) -> bytes:
@@ -188,10 +189,9 @@ def test_bits_of_ethernet_mode_mean_nothing() -> None:
 def test_exactly_once_over_a_bad_line(seed: int, loss: float, mark: float) -> None:
     """And the smallest window that marks lead to moves all the same."""
     impairments = (Impairment(seed, loss=loss, mark=mark), Impairment(seed + 1, loss=loss, mark=mark))
-    config = EndpointConfig(
-        mtu_bytes=64, window_bytes=1024, send_buffer_bytes=4096, receive_buffer_bytes=4096, retry_limit=40,
-        congestion_control="dctcp",
-    )  # fmt: skip
+    config = dataclasses.replace(
+        DCTCP, mtu_bytes=64, window_bytes=1024, send_buffer_bytes=4096, receive_buffer_bytes=4096, retry_limit=40
+    )
     pair = WirePair(config, impairments=impairments, ips=(IP_A, IP_B))
     data = random.Random(seed).randbytes(4000)
     link = pair.a.connect(MAC_B, 2, 0, peer_ip=IP_B)
@@ -203,6 +203,11 @@ def test_exactly_once_over_a_bad_line(seed: int, loss: float, mark: float) -> No
     assert impairments[1].counters.marked == 0, "answers are not to be marked"
     tos = {ipv4.parse(data).header[0]["ip_tos"] for _, data in pair.frames}
     assert tos == {0, 2}
+
+
+def test_the_driver_refuses_before_it_opens_a_socket() -> None:
+    with pytest.raises(ValueError, match="frames in Ethernet mode have no field for them, so use IPv4 mode"):
+        open_endpoint("no-such-interface", DCTCP)
 
 
 # Captures

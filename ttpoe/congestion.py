@@ -123,9 +123,9 @@ def _dctcp(link, params, event, acked_bytes):
 
     Notes
     -----
-    Source: RFC 8257, 3.3 (with g of 4.2), 3.5: a loss is taken as reno takes it; RFC 3168, 6.1.2: no growth on a mark,
-    one decrease a window, whatever the reason. Ours: one payload at least, where RFC 8257 inherits TCP's two segments
-    for the threshold: each payload has its ACK, so one keeps the clock.
+    Source: RFC 8257, 3.3, with its g; 3.5: a loss is taken as reno takes it; RFC 3168, 6.1.2: no growth on a mark, one
+    decrease a window, whatever the reason. Ours: one payload at least, where TCP's threshold has two segments: each
+    payload has its ACK, so one keeps the clock.
     """
     if event == MARKED:
         link["marked_bytes"] += acked_bytes
@@ -154,7 +154,7 @@ def payload_marks(link):
     """`Mark` bits of the PAYLOAD that goes out now under DCTCP. Modifies ``link``: a decrease is told once.
 
     Resends may be marked like all others, though RFC 3168, 6.1.5 has TCP send them without ECT: with go-back-N they are
-    whole windows, and a queue is to be heard about these as well (RFC 8311, 4.3 leaves it to experiments).
+    whole windows, and a queue is to be heard about these as well (RFC 8311 leaves it to experiments).
     """
     marks = _ECT | _REDUCED if link["is_reduction_due"] != 0 else _ECT
     link["is_reduction_due"] = 0

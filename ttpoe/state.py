@@ -279,6 +279,6 @@ def init_links(
     links["cwnd_q20"] = min(int(params[0]["initial_cwnd_bytes"] // params[0]["mtu_bytes"]), MAX_CWND_PACKETS) << 20
     for name in ("open_timeout_ps", "close_timeout_ps"):
         links[name] = params[0][name]
-    links["alpha_q20"] = 1 << 20  # RFC 8257, 4.2
+    links["alpha_q20"] = 1 << 20  # 1, as RFC 8257 has it at first
     links["rto_ps"] = params[0]["rto_initial_ps"]
     return np.zeros(int(counts.sum()), SENT)

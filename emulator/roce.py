@@ -13,10 +13,9 @@ from ttpoe._jit import kernel
 from ttpoe.units import NEVER
 
 ROCE_FRAME = np.dtype(
-    [("opcode", "i2"), ("marks", "i2"), ("syndrome", "i4"), ("psn", "i8"), ("msn", "i8"), ("payload_bytes", "i8")],
-    align=True,
+    [("opcode", "i2"), ("syndrome", "i4"), ("psn", "i8"), ("msn", "i8"), ("payload_bytes", "i8")], align=True
 )
-"""A header row that lies in memory like a TTPoE FRAME, so that one array can hold either; ``marks`` is not used."""
+"""A header row that lies in memory like a TTPoE FRAME, so that one array can hold either."""
 
 QP = np.dtype(
     [

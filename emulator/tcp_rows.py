@@ -14,7 +14,6 @@ from ttpoe.units import NEVER
 TCP_FRAME = np.dtype(
     [
         ("flags", "i2"),
-        ("marks", "i2"),  # not used
         ("third_block", "i4"),
         ("index", "i8"),  # number of a data packet; of an ACK, that of the next one expected
         ("blocks", "i8"),  # SACK: 16 bits from ``index`` to a block's begin, 16 to its end; two here, 0 for none

@@ -100,7 +100,8 @@ def test_needs_are_told_before_anything_happens() -> None:
 
 def test_transports_in_any_order_and_seeds_apart() -> None:
     def digests(transports: tuple[str, ...], seed: int, repeat: int) -> dict[tuple[str, int], str]:
-        scenario = make_scenario({**SMALL, "transports": transports, "seed": seed, "repeat": repeat})
+        told = {"transports": transports, "seed": seed, "repeat": repeat, "ttpoe": {"mode": "ipv4"}}
+        scenario = make_scenario({**SMALL, **told})
         return {(r.transport, r.seed): r.digest for r in run_all(scenario)}
 
     forward = digests(ALL, 1, 3)

@@ -272,7 +272,7 @@ def test_dctcps_receiver_tells_each_change_at_once() -> None:
     blocks, out = np.zeros(tcp_rows.BLOCK_WORDS, np.int64), np.zeros(8, tcp_rows.TCP_FRAME)
     told = []
     for index, ecn in enumerate([ECT, ECT, CE, CE, CE, CE, CE, ECT]):
-        frame = np.array([(tcp_rows.FLAG_ACK, 0, 0, index, 0, 1440)], tcp_rows.TCP_FRAME)
+        frame = np.array([(tcp_rows.FLAG_ACK, 0, index, 0, 1440)], tcp_rows.TCP_FRAME)
         n = receive(rows, params, slots, received, blocks, frame, ecn, out)
         told += [(index, int(out[k]["index"]), bool(out[k]["flags"] & tcp_rows.FLAG_ECE)) for k in range(n)]
     assert told == [(2, 2, False), (5, 6, True), (7, 7, True)]

@@ -69,7 +69,7 @@ def assemble(fabric: Fabric) -> world.World:
     out = rows.zeros(8, state.FRAME)
     arrays = world.World(
         engine=engine, ports=ports, queues=_queues(len(ports)), dwrr=dwrr,
-        marking=set_marking(fabric.ecn, topology, fabric.seed, is_step=fabric.profile.is_tcp),
+        marking=set_marking(fabric.ecn, topology, fabric.seed, is_step=not fabric.profile.is_roce),
         ingress=memory.ingress, switches=memory.switches, shared=memory.shared, rules=memory.rules,
         credits=memory.credits, retries=prepare_retries(scenario.link.retry_bytes, topology, frame_bytes),
         storms=np.zeros(len(ports) * PRIORITIES if has_watchdog else 1, np.int64),
@@ -244,8 +244,7 @@ def groups_of(routes: Routes, topology: Topology, switches: np.ndarray) -> dict[
 def _ttpoe(fabric: Fabric) -> dict[str, np.ndarray]:
     """The world's arrays of TTPoE's links; of other transports without a link."""
     config, messages = fabric.scenario.ttpoe, fabric.messages
-    own = fabric.profile.congestion_control
-    policy = own if fabric.profile.is_ttpoe and own != "none" else config.congestion_control
+    policy = fabric.profile.congestion_control if fabric.profile.is_ttpoe else "fixed"
     params = state.make_params(
         mtu_bytes=config.mtu_bytes, window_bytes=config.window_bytes, rto_initial_ps=config.rto_initial_ps,
         rto_min_ps=config.rto_min_ps, rto_max_ps=config.rto_max_ps, retry_limit=config.retry_limit,

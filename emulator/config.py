@@ -77,16 +77,12 @@ class LinkConfig:
     """Link-level retry, on all cables: replay buffer of each way, in bytes on the line; None: no retry."""
 
 
-def _without_marks(policy: Any) -> Any:
-    if policy in ("dctcp", "dcqcn"):
-        raise ValueError(f"{policy} answers ECN marks, which TTPoE frames have no field for; take fixed, reno or swift")
-    return policy
-
-
 @dataclass(frozen=True, config=STRICT)
 class TtpoeConfig:
     """TTPoE endpoints; the protocol's own readings are in docs/design.md."""
 
+    mode: Literal["ethernet", "ipv4"] = "ethernet"
+    """What carries the transport header; frames are as long in either mode, and can be marked in IPv4 mode."""
     mtu_bytes: Mtu = constants.MAX_PAYLOAD_BYTES
     """Payload of one frame; the specification ends at 1024, more is reported as ttpoe-jumbo."""
     window_bytes: Bytes = constants.WINDOW_BYTES
@@ -100,8 +96,9 @@ class TtpoeConfig:
     rto_max_ps: PositivePicoseconds = units.PS_PER_S
     retry_limit: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16
     """Timeouts in a row without progress before the link fails."""
-    congestion_control: Annotated[Literal["fixed", "reno", "swift"], BeforeValidator(_without_marks)] = "fixed"
-    """fixed: ``window_bytes`` alone limits what is in flight; reno: RFC 5681 as well; swift: by delay as well."""
+    congestion_control: Literal["fixed", "reno", "swift", "dctcp"] = "fixed"
+    """fixed: ``window_bytes`` alone limits what is in flight; reno: RFC 5681 as well; swift: by delay as well; dctcp:
+    by marks as well (RFC 8257), with ``mode = "ipv4"``."""
     initial_window_packets: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 10
     """Congestion window at the start, in payloads of ``mtu_bytes`` (RFC 6928)."""
     target_delay_ps: PositivePicoseconds = 25 * units.PS_PER_US
@@ -201,11 +198,17 @@ class ScenarioConfig:
     selective: SelectiveConfig = field(default_factory=SelectiveConfig)
 
     def profile(self, transport: str) -> Profile:
-        """What a transport's name stands for; KeyError if it is neither ours nor in ``profiles``."""
-        for own in self.profiles:
-            if own.name == transport:
-                return own.over(PROFILES[own.base])
-        return PROFILES[transport]
+        """What a transport's name stands for here; KeyError if it is neither ours nor in ``profiles``."""
+        own = next((own for own in self.profiles if own.name == transport), None)
+        profile = PROFILES[transport] if own is None else own.over(PROFILES[own.base])
+        if profile.is_ttpoe and profile.congestion_control == "none":
+            profile = replace(profile, congestion_control=self.ttpoe.congestion_control)
+        if profile.is_ttpoe and profile.is_ect and self.ttpoe.mode == "ethernet":
+            raise ConfigError(
+                f"ttpoe.mode: {transport} has dctcp, which answers ECN marks; frames in Ethernet mode have no field "
+                "for them, so set IPv4 mode, or take fixed, reno or swift"
+            )
+        return profile
 
     def routings_of(self, transport: str) -> tuple[str, ...]:
         """Ways to choose among equal paths that a transport is run with."""

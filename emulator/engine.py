@@ -19,16 +19,9 @@ from emulator.buffer import (
 from emulator.credits import give_back, on_lost, on_update
 from emulator.ecn import mark
 from emulator.framing import frame_wire_bytes
-from emulator.host import (
-    host_on_frame,
-    host_on_timer,
-    host_on_wake,
-    host_start_flow,
-    make_packet,
-    note_ready,
-    wake_blocked,
-)
+from emulator.host import host_on_frame, host_on_timer, host_start_flow
 from emulator.impair import is_lost
+from emulator.nic import host_on_wake, make_packet, note_ready, wake_blocked
 from emulator.outage import IS_DOWN, lose_cut, lose_unsent
 from emulator.packet import CREDIT, CUT, DATA, ECT, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer

@@ -113,14 +113,12 @@ class Fabric:
     @property
     def warnings(self) -> list[str]:
         """What is known before the run to be able to go wrong."""
-        policy = self.profile.congestion_control
-        policy = self.scenario.ttpoe.congestion_control if policy == "none" else policy
-        is_stormy = self.scenario.switch.trim_priority is not None and self.profile.is_ttpoe and policy == "fixed"
+        is_fixed = self.profile.is_ttpoe and self.profile.congestion_control == "fixed"
         trimming = [
             "switch.trim_priority: headers of trimmed frames draw NACKs, and each sends a whole fixed window again; "
             "set ttpoe.congestion_control, or leave it out"
         ]  # fmt: skip
-        return (trimming if is_stormy else []) + [
+        return (trimming if is_fixed and self.scenario.switch.trim_priority is not None else []) + [
             f"cyclic buffer dependency: priority {cycle.priority} under PFC can deadlock where lines wait for each "
             f"other: {cycle.told(self.topology)}"
             for cycle in self.cycles

@@ -3,7 +3,7 @@
 The same impairments as those of :mod:`ttpoe.impair` on a real line, in the same order; each draws from the seed, the
 port's name and the number of the frame on its line, so that neither slices, transports nor another impairment change
 what one does. A lost frame flies on and is lost where it would arrive, so a line keeps one event. Knows nothing of
-what is in a frame.
+what is in a frame, but for its ECN field.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from emulator.packet import PFC, free_packet, take_packet
+from emulator.packet import CE, ECT, PFC, free_packet, take_packet
 from emulator.schedule import mix32
 from emulator.workloads.message import name_hash
 from emulator.world import TTPOE
@@ -31,9 +31,10 @@ BAD_FCS = 6
 DUPLICATED = 7
 REORDERED = 8
 CORRUPTED = 9
+MARKED = 10
 COUNTERS = (
     "link_down", "lost_by_name", "lost_every", "lost_in_bursts", "lost", "bad_fcs", "duplicated", "reordered",
-    "corrupted",
+    "corrupted", "marked",
 )  # fmt: skip
 """Names by number, from 1; those of :class:`ttpoe.impairments.ImpairmentCounters`."""
 
@@ -44,15 +45,15 @@ CAUSE = 63
 
 # Streams of random numbers.
 _S_LOSS, _S_BAD_FCS, _S_CORRUPT, _S_DUPLICATE, _S_REORDER, _S_BURST = 0, 1, 2, 3, 4, 5
-_S_OVERTAKING, _S_JITTER, _S_JITTER_LOW = 6, 7, 8
-_STREAMS = 9
+_S_OVERTAKING, _S_JITTER, _S_JITTER_LOW, _S_MARK = 6, 7, 8, 9
+_STREAMS = 10
 
 IMPAIRMENT = np.dtype(
     [
         (name, "i8")
         for name in (
             # probabilities, in 2**-32
-            "loss", "bad_fcs", "corrupt_undetected", "duplicate", "reorder", "burst_begins", "burst_ends",
+            "loss", "bad_fcs", "corrupt_undetected", "mark", "duplicate", "reorder", "burst_begins", "burst_ends",
             "loss_every", "flap_up_ps", "flap_period_ps", "jitter_ps", "max_overtaking", "overtaking_wait_ps",
             "name_next", "name_end",  # ordinals of frames that are lost, in the list of all ports
             "bad_next", "bad_end",  # of those that arrive damaged
@@ -84,7 +85,7 @@ def build_impairments(
     for k, port in enumerate(ports):
         row_of[port] = k
         row, config = rows[k], configs.get(port, ImpairmentConfig())
-        for name in ("loss", "bad_fcs", "corrupt_undetected", "duplicate", "reorder"):
+        for name in ("loss", "bad_fcs", "corrupt_undetected", "mark", "duplicate", "reorder"):
             row[name] = round(getattr(config, name) * 2**32)
         row["burst_begins"] = round(config.burst_begins * 2**32)
         row["burst_ends"] = round(config.burst_ends * 2**32)
@@ -171,6 +172,7 @@ def _copy(engine, packets, frames, p):
     copy["ecn"] = packet["ecn"]
     copy["fate"] = packet["fate"]
     frames[q]["opcode"] = frames[p]["opcode"]
+    frames[q]["marks"] = frames[p]["marks"]
     frames[q]["vc"] = frames[p]["vc"]
     frames[q]["tx_seq"] = frames[p]["tx_seq"]
     frames[q]["rx_seq"] = frames[p]["rx_seq"]
@@ -205,6 +207,9 @@ def enter_line(engine, row, ordinals, packets, frames, p, n, now_ps):
     if row["corrupt_undetected"] != 0 and _draw(row, _S_CORRUPT, n) < row["corrupt_undetected"]:
         packet["fate"] = int(packet["fate"]) | IS_CORRUPTED
         row["counts"][CORRUPTED] += 1
+    if row["mark"] != 0 and int(packet["ecn"]) == ECT and _draw(row, _S_MARK, n) < row["mark"]:
+        packet["ecn"] = CE
+        row["counts"][MARKED] += 1
     if row["jitter_ps"] != 0:
         share = (_draw(row, _S_JITTER, n) << 20) | (_draw(row, _S_JITTER_LOW, n) >> 12)  # 52 bits: above an hour
         due_ps = max(packet["arrive_ps"] + share % (row["jitter_ps"] + 1), due_ps)

@@ -1,6 +1,6 @@
 """A port's queues and its line: what is sent next, how long it takes, and when it arrives.
 
-Knows buffers only through the two calls of :mod:`emulator.buffer`, hosts only through :func:`emulator.host.host_poll`.
+Knows buffers only through the two calls of :mod:`emulator.buffer`, hosts only through :func:`emulator.nic.host_poll`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from emulator.buffer import ADMITTED_XOFF, PRIORITY_SHIFT, switch_on_departure
 from emulator.credits import give_back, pay, take_update
 from emulator.dwrr import choose_by_weight
-from emulator.host import host_poll
 from emulator.impair import enter_line, let_go_overdue, next_overdue_ps
+from emulator.nic import host_poll
 from emulator.packet import free_packet
 from emulator.pfc import arm_port_timer, ask_resume, pause, take_pfc
 from emulator.retry import may_send, next_ack_ps

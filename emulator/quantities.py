@@ -70,7 +70,7 @@ def _type_of(name: str, default: Any) -> Any:
     if name.endswith("_bps"):
         return Annotated[int, quantity(units.parse_rate_bps), Field(ge=0, strict=True)]
     if name.endswith("_bytes"):
-        return Bytes
+        return Bytes if default else Annotated[int, quantity(units.parse_size_bytes), Field(ge=0, strict=True)]
     if isinstance(default, tuple):
         return tuple[Ordinal, ...]
     if isinstance(default, float):
@@ -91,6 +91,8 @@ def _impairments(value: Any) -> Any:
     values = asdict(value) if isinstance(value, ImpairmentConfig) else value
     if not isinstance(values, dict):
         return value
+    if values.get("mark_above_bytes"):
+        raise ValueError("mark_above_bytes: frames for an emulated link wait in a switch; set switch.ecn in its place")
     config = ImpairmentConfig(**_PLAIN_IMPAIRMENTS.model_validate(values).model_dump())
     if config.rate_bps:
         raise ValueError("rate_bps: an emulated link has a rate already; set rate_bps of the link in its place")

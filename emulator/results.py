@@ -319,9 +319,10 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         "resent_packets": int(flows["resent_packets"].sum()),
         "timeouts": int(flows["timeouts"].sum()),
         **{name: int(w.links[name].sum()) if is_ttpoe else 0 for name in _LINK_COUNTERS},
-        "marks_received": int(w.rates["marks_received"].sum() + w.tcps["marks_received"].sum()),
+        "marks_received": int(sum(rows["marks_received"].sum() for rows in (w.rates, w.tcps, w.links))),
         "cnps_sent": int(w.rates["cnps_sent"].sum()),
-        **{name: int(w.tcps[name].sum()) for name in ("recoveries", "eces_received")},
+        "recoveries": int(w.tcps["recoveries"].sum()),
+        "eces_received": int(w.tcps["eces_received"].sum() + w.links["echoes_received"].sum()),
         "max_shared_bytes": int(w.shared["max_bytes"].max()),
         "end_ps": end_ps,
     }

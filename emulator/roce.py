@@ -13,9 +13,9 @@ from ttpoe._jit import kernel
 from ttpoe.units import NEVER
 
 ROCE_FRAME = np.dtype(
-    [("opcode", "i4"), ("syndrome", "i4"), ("psn", "i8"), ("msn", "i8"), ("payload_bytes", "i8")], align=True
+    [("opcode", "i2"), ("syndrome", "i4"), ("psn", "i8"), ("msn", "i8"), ("payload_bytes", "i8")], align=True
 )
-"""A header row of the same size as a TTPoE FRAME, so that one array can hold either."""
+"""A header row that lies in memory like a TTPoE FRAME, so that one array can hold either."""
 
 QP = np.dtype(
     [

@@ -13,7 +13,7 @@ from ttpoe.units import NEVER
 
 TCP_FRAME = np.dtype(
     [
-        ("flags", "i4"),
+        ("flags", "i2"),
         ("third_block", "i4"),
         ("index", "i8"),  # number of a data packet; of an ACK, that of the next one expected
         ("blocks", "i8"),  # SACK: 16 bits from ``index`` to a block's begin, 16 to its end; two here, 0 for none
@@ -21,7 +21,7 @@ TCP_FRAME = np.dtype(
     ],
     align=True,
 )
-"""A header row of the same size as a TTPoE FRAME."""
+"""A header row that lies in memory like a TTPoE FRAME."""
 
 TCP = np.dtype(
     [

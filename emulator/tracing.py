@@ -24,6 +24,7 @@ def record(world, i, p, is_out, now_ps):
     row["end"] = packet["end"]
     if packet["kind"] < PFC:
         row["frame"]["opcode"] = world.frames[p]["opcode"]
+        row["frame"]["marks"] = world.frames[p]["marks"]
         row["frame"]["vc"] = world.frames[p]["vc"]
         row["frame"]["tx_seq"] = world.frames[p]["tx_seq"]
         row["frame"]["rx_seq"] = world.frames[p]["rx_seq"]

@@ -99,8 +99,8 @@ class Profile:
             return None
         if self.congestion_control not in ("none", *CONGESTION_CONTROLS):
             return (
-                f"congestion_control: {self.congestion_control} answers ECN marks, which TTPoE frames have no field "
-                f"for, or is another transport's; TTPoE has {', '.join(CONGESTION_CONTROLS)}"
+                f"congestion_control: TTPoE has {', '.join(CONGESTION_CONTROLS)}; it cannot have "
+                f"{self.congestion_control}"
             )
         if self.recovery != "go-back-n":
             return f"recovery: TTPoE goes back N; base {self.recovery} on a RoCE transport"
@@ -116,6 +116,7 @@ PROFILES: dict[str, Profile] = {
         Profile("ttpoe-pfc", TTPOE, flow_control="pfc"),
         Profile("ttpoe-reno", TTPOE, congestion_control="reno"),
         Profile("ttpoe-swift", TTPOE, congestion_control="swift"),
+        Profile("ttpoe-dctcp", TTPOE, congestion_control="dctcp"),
         Profile("roce-pfc", ROCE, flow_control="pfc"),
         Profile("roce", ROCE),
         Profile("roce-dcqcn", ROCE, flow_control="pfc", congestion_control="dcqcn"),

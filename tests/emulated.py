@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -21,6 +26,10 @@ ALL = tuple(name for name in TRANSPORTS if PROFILES[name].flow_control != "credi
 LINE_PS_PER_BYTE = 80
 """At 100 Gb/s."""
 
+OTHER_MODES = pytest.mark.parametrize(
+    "variable", ["NUMBA_DISABLE_JIT", pytest.param("NUMBA_BOUNDSCHECK", marks=pytest.mark.slow)]
+)
+"""Interpreted, and with every array access checked: see `digests_under`."""
 COMPILED = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="takes minutes interpreted")
 
 
@@ -41,7 +50,9 @@ def flows(*rows: tuple[int, ...], **fields: Any) -> dict[str, Any]:
 
 
 def make(values: dict[str, Any], transport: str, seed: int = 1, **options: Any) -> Fabric:
-    """A fabric about to run."""
+    """A fabric about to run; TTPoE in IPv4 mode where that alone will do."""
+    if transport == "ttpoe-dctcp":
+        values = {**values, "ttpoe": {"mode": "ipv4", **values.get("ttpoe", {})}}
     return Fabric(make_scenario(values), transport, seed, **options)
 
 
@@ -71,6 +82,34 @@ def checked(values: dict[str, Any], transport: str, seed: int = 1, every: int = 
     result = fabric.run(max_events=every, on_slice=check)
     assert checks > 0
     return result
+
+
+_CHILD = """
+import json, sys
+import numba
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+from emulated import make
+values, transports, ports = json.loads(sys.argv[2])
+told = []
+with np.errstate(all="raise"):
+    for transport in transports:
+        told.append(make(values, transport, capture=frozenset(ports)).run(sink=lambda rows: None).digest)
+print(json.dumps([bool(getattr(numba.config, sys.argv[3].removeprefix("NUMBA_"))), told]))
+"""
+
+
+def digests_under(variable: str, values: dict[str, Any], *transports: str, ports: tuple[str, ...] = ()) -> list[str]:
+    """Digests of runs that capture ``ports``, from a process in which the environment's ``variable`` is 1.
+
+    numpy's overflow and the like are errors there.
+    """
+    told = json.dumps([values, transports, ports])
+    done = subprocess.run([sys.executable, "-c", _CHILD, str(Path(__file__).parent), told, variable], check=True,
+                          capture_output=True, text=True, env={**os.environ, variable: "1"})  # fmt: skip
+    is_so, digests = json.loads(done.stdout)
+    assert is_so
+    return list(digests)
 
 
 def step(fabric: Fabric, events: int = 1) -> RunStatus:

@@ -207,7 +207,8 @@ class Replay:
             self.endpoint.connect(seen.field("dst_mac"), seen.field("vc"), now_ps, peer_ip=seen.field("dst_ip"))
         elif link is not None and seen.number in self.named_again:
             endpoint = self.endpoint  # no call of Endpoint does that
-            endpoint._answer(on_open_at(endpoint._rows.links, link.row, now_ps, endpoint._out, 0), link.row)
+            outbox = endpoint._outbox
+            outbox.put(on_open_at(endpoint._rows.links, link.row, now_ps, outbox.out, 0), link.row)
         elif link is not None and seen.opcode == Opcode.PAYLOAD:
             self._write_next(link, now_ps)
         elif link is not None and seen.opcode == Opcode.CLOSE:

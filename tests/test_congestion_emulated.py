@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from emulated import COMPILED, checked, flows, incast, make, result_of, traced
+from emulated import COMPILED, OTHER_MODES, checked, digests_under, flows, incast, make, result_of, traced
 
 from emulator.config import ConfigError, make_scenario
 from ttpoe.fsm import Opcode
@@ -295,23 +290,12 @@ MIXED: dict[str, Any] = flows(
                         {"hosts": [5], "bad_fcs_frames": [2]}]},
 )  # fmt: skip
 """Drops, damage, refusals, a lost OPEN, and a lost tail."""
-CHILD = """
-import json, sys
-import numpy as np
-sys.path.insert(0, sys.argv[1])
-from emulated import result_of
-from test_congestion_emulated import MIXED
-with np.errstate(all="raise"):
-    print(json.dumps(result_of(MIXED, "ttpoe").digest))
-"""
 
 
 @COMPILED
-@pytest.mark.parametrize("variable", ["NUMBA_DISABLE_JIT", pytest.param("NUMBA_BOUNDSCHECK", marks=pytest.mark.slow)])
+@OTHER_MODES
 def test_interpreted_and_bounds_checked(variable: str) -> None:
     here = result_of(MIXED, "ttpoe")
     for name in ("drops", "lost", "nack_fulls_sent", "probes_sent", "timeouts"):
         assert here.counters[name] > 0, name
-    done = subprocess.run([sys.executable, "-c", CHILD, str(Path(__file__).parent)], check=True, capture_output=True,
-                          text=True, env={**os.environ, variable: "1"})  # fmt: skip
-    assert json.loads(done.stdout) == here.digest
+    assert digests_under(variable, MIXED, "ttpoe") == [here.digest]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from emulated import ALL, COMPILED, incast, make, result_of
+from emulated import ALL, COMPILED, OTHER_MODES, digests_under, incast, make, result_of
 
 from emulator.config import make_scenario
 from emulator.conservation import check_conservation
@@ -105,7 +100,8 @@ def test_needs_are_told_before_anything_happens() -> None:
 
 def test_transports_in_any_order_and_seeds_apart() -> None:
     def digests(transports: tuple[str, ...], seed: int, repeat: int) -> dict[tuple[str, int], str]:
-        scenario = make_scenario({**SMALL, "transports": transports, "seed": seed, "repeat": repeat})
+        told = {"transports": transports, "seed": seed, "repeat": repeat, "ttpoe": {"mode": "ipv4"}}
+        scenario = make_scenario({**SMALL, **told})
         return {(r.transport, r.seed): r.digest for r in run_all(scenario)}
 
     forward = digests(ALL, 1, 3)
@@ -159,42 +155,9 @@ def test_the_hash_is_that_of_32_bit_arithmetic(value: int) -> None:
     assert int((x ^ (x >> np.uint32(16)))[0]) == getattr(mix32, "py_func", mix32)(value)
 
 
-CHILD = """
-import json, sys
-import numpy as np
-import numba
-sys.path.insert(0, sys.argv[1])
-from emulated import ALL, make
-from test_emulator_determinism import SMALL
-with np.errstate(all="raise"):
-    told = {}
-    for transport in ALL:
-        fabric = make(SMALL, transport, capture=frozenset({"h0", "s0.p1"}))
-        told[transport] = fabric.run(sink=lambda rows: None).digest
-print(json.dumps({"digests": told, "jit": not numba.config.DISABLE_JIT, "bounds": numba.config.BOUNDSCHECK}))
-"""
-
-
-def child(**environment: str) -> dict[str, Any]:
-    """Digests of the small scenario from a process of its own."""
-    done = subprocess.run([sys.executable, "-c", CHILD, str(Path(__file__).parent)], check=True, capture_output=True,
-                          text=True, env={**os.environ, **environment})  # fmt: skip
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
 @COMPILED
-def test_interpreted() -> None:
-    """The same digests from plain Python, with numpy's overflow and the like as errors."""
-    told = child(NUMBA_DISABLE_JIT="1")
-    assert told["jit"] is False
-    assert told["digests"] == {transport: result_of(SMALL, transport).digest for transport in ALL}
-
-
-@COMPILED
-@pytest.mark.slow
-def test_bounds_checked() -> None:
-    """No kernel reads or writes outside an array, and the checks change nothing."""
-    told = child(NUMBA_BOUNDSCHECK="1")
-    assert told["bounds"]
-    assert told["digests"] == {transport: result_of(SMALL, transport).digest for transport in ALL}
+@OTHER_MODES
+def test_interpreted_and_bounds_checked(variable: str) -> None:
+    """The same digests from plain Python, and no kernel reads or writes outside an array."""
+    here = [result_of(SMALL, transport).digest for transport in ALL]
+    assert digests_under(variable, SMALL, *ALL, ports=("h0", "s0.p1")) == here

@@ -354,7 +354,7 @@ def test_a_window_of_memory_binds() -> None:
         ({"base": "iwarp", "recovery": "selective"}, "TCP has its own; base selective on a RoCE transport"),
         ({"base": "iwarp", "window": "bdp"}, "set tcp.window_bytes"),
         ({"base": "roce", "congestion_control": "cubic"}, "RoCE has none and dcqcn; base cubic on iwarp or ttpoe"),
-        ({"base": "ttpoe", "congestion_control": "dctcp"}, "dctcp answers ECN marks, which TTPoE frames have"),
+        ({"base": "ttpoe", "congestion_control": "cubic"}, "TTPoE has fixed, reno, swift, dctcp; it cannot have cubic"),
     ],
 )
 def test_profiles_that_make_no_sense(profile: dict[str, str], words: str) -> None:

@@ -35,10 +35,10 @@ def make_builder(protocol: int, message_bytes: int = 10_000, **knobs: int) -> Fr
 
 
 def make_row(kind: int = DATA, *, frame: tuple[int, ...] = (0,) * 5, port: int = 2, is_out: int = 1, end: int = 1,
-             priority: int = 3, cookie: int = 0, ecn: int = 0, is_corrupted: int = 0) -> np.void:
+             marks: int = 0, priority: int = 3, cookie: int = 0, ecn: int = 0, is_corrupted: int = 0) -> np.void:
     """A frame that h1 sends to h0 at its own port, unless told otherwise."""
     row = np.zeros(1, world.TRACE)
-    row[0] = (0, cookie, port, is_out, kind, priority, ecn, is_corrupted, end, frame)
+    row[0] = (0, cookie, port, is_out, kind, priority, ecn, is_corrupted, end, (frame[0], marks, *frame[1:]))
     return row[0]
 
 
@@ -321,7 +321,7 @@ def test_tshark_reads_the_fields_as_written(captured: Captured) -> None:
             if row["kind"] == PFC:
                 expected.append([-1] * 13 + [0x0101, 8, int(row["cookie"]), 0])
                 continue
-            opcode, syndrome, psn, msn, payload = row["frame"].item()
+            opcode, _, syndrome, psn, msn, payload = row["frame"].item()
             flow = int(row["end"]) >> 1
             is_ack, has_reth = opcode == roce.ACKNOWLEDGE, opcode in (roce.WRITE_FIRST, roce.WRITE_ONLY)
             expected.append([
@@ -355,7 +355,7 @@ def test_scapy_reads_the_fields_and_agrees_on_every_icrc(captured: Captured) -> 
                 assert times == [0, 0, 0, int(row["cookie"]), 0, 0, 0, 0]
                 assert int(packet.src.replace(":", ""), 16) == switch_mac(3)
                 continue
-            opcode, syndrome, psn, msn, payload = row["frame"].item()
+            opcode, _, syndrome, psn, msn, payload = row["frame"].item()
             bth = packet[BTH]
             assert (bth.opcode, bth.dqpn, bth.psn, bth.padcount, bth.pkey, bth.migreq) == (
                 opcode, FIRST_QPN + int(row["end"]), psn, -payload % 4, 0xFFFF, 1)

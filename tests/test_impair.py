@@ -267,14 +267,15 @@ def test_impairments_do_not_disturb_each_other():
 
 
 def test_fates_are_the_same_everywhere():
-    """One digest, which no machine, version and refactoring may change."""
+    """One digest, which no machine, version and refactoring may change; fates that did not strike are left out."""
     impairment = Impairment(2024, ImpairmentConfig(**FIELDS))
     digest = hashlib.sha256()
     for number, frame in enumerate(FRAMES):
         for out in impairment.pass_frame(frame, number * 10**6):
             digest.update(number.to_bytes(4, "big") + out)
-    digest.update(repr(impairment.counters).encode())
-    assert digest.hexdigest() == "d38f9a101bb89d957a58f3ee0c434ea795f96e866d79cfedd9b2b150d9c1cc55"
+    struck = {fate: count for fate, count in dataclasses.asdict(impairment.counters).items() if count}
+    digest.update(repr(struck).encode())
+    assert digest.hexdigest() == "96c0ef2114f6f17c652853b440cad961ccc1562ced87f01789bd0a97bf136bd3"
 
 
 # The config

@@ -60,7 +60,8 @@ def test_every_bit_is_a_field() -> None:
     assert (shim.src_node, shim.dst_node, shim.shim_length) == (0x010203, 0x040506, 33)
     assert (transport.opcode_reserved, transport.opcode, transport.vc) == (3, Opcode.PAYLOAD, 1)
     assert (transport.tx_v1, transport.rx_v1, transport.epoch, transport.congestion) == (0x11, 0x12, 0x1314, 0x15)
-    assert (transport.version_bits, transport.extension) == (0x1617, 0x18)
+    assert (transport.reserved_1, transport.reduced, transport.echo) == (0x16 >> 2, 1, 0)
+    assert (transport.version, transport.reserved_2, transport.extension) == (1, 7, 0x18)
     assert (transport.tx_seq, transport.rx_seq) == (0x191A1B1C, 0x1D1E1F20)
     assert (frame[Raw].load, frame[Padding].load) == (b"ABCDEFG", b"PQRS")
     assert rebuilt(frame) == FULL
@@ -70,8 +71,10 @@ def test_agrees_with_wire() -> None:
     header = wire.parse(FULL).header[0]
     frame = Ether(FULL)
     for name in ("total_length", "src_node", "dst_node", "shim_length", "opcode", "opcode_reserved", "vc", "extension",
-                 "congestion", "tx_v1", "rx_v1", "epoch", "version_bits", "tx_seq", "rx_seq"):
+                 "congestion", "tx_v1", "rx_v1", "epoch", "tx_seq", "rx_seq"):
         assert frame.getfieldval(name) == header[name], name
+    bits = [frame[TTPoE].getfieldval(name) for name in ("reserved_1", "reduced", "echo", "version", "reserved_2")]
+    assert header["version_bits"] == bits[0] << 10 | bits[1] << 9 | bits[2] << 8 | bits[3] << 4 | bits[4]
     assert header["tth"] == 0xE3
 
 
@@ -129,13 +132,13 @@ def ipv4_frame(dst: int, src: int, **fields) -> Ether:
 def test_ipv4_mode_as_bytes() -> None:
     assert bytes(pad(ipv4_frame(3, 1, opcode="OPEN", tx_seq=0x11223344, rx_seq=0x55667788))) == IPV4_OPEN
     assert bytes(pad(ipv4_frame(1, 3, vc=1, tx_seq=0xFFFFFFFF) / b"hello")) == IPV4_PAYLOAD
-    own = pad(ipv4_frame(1, 3, version_bits=0))
-    assert own[TTPoE].version_bits == 0
+    own = pad(ipv4_frame(1, 3, version=0))
+    assert own[TTPoE].version == 0
 
 
 def test_ipv4_mode_is_dissected() -> None:
     frame = Ether(IPV4_OPEN)
-    assert (frame[TTPoE].opcode, frame[TTPoE].version_bits, frame[UDP].len) == (Opcode.OPEN, 0x20, 26)
+    assert (frame[TTPoE].opcode, frame[TTPoE].version, frame[UDP].len) == (Opcode.OPEN, 2, 26)
     assert frame[Padding].load == bytes(4)
     assert Raw not in frame
     frame = Ether(IPV4_PAYLOAD)

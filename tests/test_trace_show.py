@@ -241,7 +241,7 @@ def test_json(mixed: Path) -> None:
         "number": 2, "time_ns": 1_000_000_003, "interface": "s0.p0\x1b[2J", "direction": "in", "kind": "pfc",
         "opcode": "PFC", "src": "02:53:57:00:00:02", "dst": "01:80:c2:00:00:01", "vc": None, "tx": None, "rx": None,
         "dest_qp": None, "psn": None, "msn": None, "pause": {"0": 65535, "3": 0}, "payload_bytes": None,
-        "captured_bytes": 60, "original_bytes": 60, "note": None}
+        "ecn": None, "congestion": None, "captured_bytes": 60, "original_bytes": 60, "note": None}
     assert [row["opcode"] for row in rows] == ["PAYLOAD", "PFC", "RC NAK PSN_SEQUENCE", "link type 101", "opcode 11"]
     assert (rows[0]["vc"], rows[0]["tx"], rows[0]["rx"], rows[0]["payload_bytes"]) == (2, 7, 3, 5)
     assert (rows[2]["dest_qp"], rows[2]["psn"], rows[2]["msn"]) == (257, 0xABCDEF, 6)

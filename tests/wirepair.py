@@ -23,10 +23,11 @@ class WirePair:
         *,
         draw_seq: Callable[[], int] = lambda: 1000,
         impairments: tuple[Impairment, Impairment] | None = None,
+        ips: tuple[int, int] = (0, 0),
     ) -> None:
         config = config or EndpointConfig(idle_timeout_ps=NEVER)  # so that there is an end to what runs
-        self.a = Endpoint(MAC_A, config, draw_seq=draw_seq)
-        self.b = Endpoint(MAC_B, config, draw_seq=draw_seq)
+        self.a = Endpoint(MAC_A, config, ip=ips[0], draw_seq=draw_seq)
+        self.b = Endpoint(MAC_B, config, ip=ips[1], draw_seq=draw_seq)
         self.b.is_listening = True
         self.now_ps = 0
         self.is_cut = False

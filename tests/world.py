@@ -71,9 +71,11 @@ class Rig:
         assert all(self.out["vc"][:n_out] == 2)
         return [(Opcode(f["opcode"]), int(f["tx_seq"]), int(f["rx_seq"])) for f in self.out[:n_out]]
 
-    def feed(self, opcode: Opcode, tx: int = 0, rx: int = 0, size: int = 0) -> list[tuple[Opcode, int, int]]:
+    def feed(
+        self, opcode: Opcode, tx: int = 0, rx: int = 0, size: int = 0, marks: int = 0
+    ) -> list[tuple[Opcode, int, int]]:
         """A frame arrives; returns the answers as (opcode, tx, rx)."""
-        self.inbox[0] = (opcode, 2, tx, rx, size)
+        self.inbox[0] = (opcode, marks, 2, tx, rx, size)
         return self.taken(
             machine.on_frame_at(
                 self.links, 0, self.ring, self.pools, 0, self.params, self.inbox, 0, self.now_ps, self.out, 0

@@ -19,6 +19,7 @@ import numpy as np
 
 from ttpoe import ipv4, wire
 from ttpoe.constants import (
+    ECN_MASK,
     ETHERNET_HEADER_BYTES,
     ETHERTYPE_IPV4,
     ETHERTYPE_MAC_CONTROL,
@@ -26,6 +27,7 @@ from ttpoe.constants import (
     ETHERTYPE_TTPOE,
     ETHERTYPE_VLAN,
     HEADER_BYTES,
+    MARK_BITS_SHIFT,
     MAX_PAYLOAD_BYTES,
     OPCODE_PAUSE,
     OPCODE_PFC,
@@ -34,6 +36,7 @@ from ttpoe.constants import (
 from ttpoe.constants import IP_PROTOCOL_UDP as UDP
 from ttpoe.fsm import Opcode
 from ttpoe.pause import parse_mac_control
+from ttpoe.state import HEADER_MARKS
 
 ETHERTYPE_IPV6, ETHERTYPE_ROCEV1 = 0x86DD, 0x8915
 ROCEV2_PORT = 4791
@@ -67,6 +70,8 @@ _REASON_TEXT = {reason: reason.name.lower().replace("_", " ") for reason in wire
     wire.Reason.UDP_TOO_SHORT: "UDP length below its headers",
     wire.Reason.UDP_BEYOND_PACKET: "UDP length beyond the packet",
 }  # fmt: skip
+_ECN_NAMES = (None, "ECT(1)", "ECT(0)", "CE")
+_MARK_NAMES = (None, "echo", "reduced", "reduced echo")
 _CUT = "cut in the header by the capture"
 _MAX_CACHED = 65_536
 
@@ -90,6 +95,11 @@ class Dissection(NamedTuple):
         Quanta by priority: each priority that a PFC frame names; priority -1 for a PAUSE, which means all.
     payload_bytes : int or None
         Bytes that the transport carries, without padding.
+    ecn : str or None
+        ``ECT(0)``, ``ECT(1)`` or ``CE``, of RoCEv2 over IPv4 and of TTPoE in IPv4 mode.
+    congestion : str or None
+        What TTPoE's transport header says in IPv4 mode: ``echo`` (the PAYLOAD that this answers came marked),
+        ``reduced`` (the sender has reduced its window), or both.
     note : str or None
         Why an endpoint would refuse the frame, or what is wrong with it.
     """
@@ -106,6 +116,8 @@ class Dissection(NamedTuple):
     msn: int | None = None
     pause: dict[int, int] | None = None
     payload_bytes: int | None = None
+    ecn: str | None = None
+    congestion: str | None = None
     note: str | None = None
 
 
@@ -158,7 +170,8 @@ class Dissector:
     def __init__(self, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         self._max_payload_bytes = max_payload_bytes
         self._header = np.zeros(1, wire.HEADER)
-        self._told = self._header[["opcode", "vc", "tx_seq", "rx_seq", "payload_bytes"]]  # a view: one read for all
+        told = ["opcode", "vc", "tx_seq", "rx_seq", "payload_bytes", "ip_tos", "version_bits"]
+        self._told = self._header[told]  # a view: one read for all
         self._macs: dict[bytes, tuple[str, str]] = {}
 
     def dissect(self, data: bytes, original_bytes: int | None = None) -> Dissection:
@@ -211,7 +224,7 @@ class Dissector:
             return self._ttpoe(data, length, start, source, destination, ipv4.parse_ipv4_header_at)
         if ports[1] != ROCEV2_PORT:
             return Dissection("other", _udp_name("IPv4", data, at), src, dst)
-        row = _rocev2(data, length, at, source, destination)
+        row = _rocev2(data, length, at, source, destination)._replace(ecn=_ECN_NAMES[data[start + 1] & ECN_MASK])
         if row.note is None and header_bytes == 20:
             end = at + (data[at + 4] << 8 | data[at + 5])
             if end <= len(data) and data[end - 4 : end] != icrc(data[start : end - 4]):
@@ -237,10 +250,14 @@ class Dissector:
             return Dissection("ttpoe", "?", src, dst, note=_REASON_TEXT[reason])
         if is_tagged:
             reason = wire.Reason.VLAN_TAGGED
-        opcode, vc, tx, rx, payload_bytes = self._told.item()
+        opcode, vc, tx, rx, payload_bytes, tos, version_bits = self._told.item()
+        if parse_header_at is wire.parse_header_at:  # no such field, and bits that peers need not set to anything
+            tos = version_bits = 0
         return Dissection(
             "ttpoe", _OPCODE_NAMES.get(opcode) or f"opcode {opcode}", src, dst, vc=vc, tx=tx, rx=rx,
-            payload_bytes=payload_bytes if payload_bytes >= 0 else None, note=_REASON_TEXT[reason] if reason else None,
+            payload_bytes=payload_bytes if payload_bytes >= 0 else None, ecn=_ECN_NAMES[tos & ECN_MASK],
+            congestion=_MARK_NAMES[version_bits >> MARK_BITS_SHIFT & HEADER_MARKS],
+            note=_REASON_TEXT[reason] if reason else None,
         )
 
 

@@ -13,6 +13,7 @@ Conventions, the same in every run:
 - No 802.1Q tags, so TTPoE frames show no priority; RoCEv2 frames do: DSCP = 8 x priority, the class selectors, which
   switches map back so by default.
 - IPv4: no fragments, identification 0 (RFC 6864), TTL 64; ECN as the frame had it where it was captured.
+- TTPoE in IPv4 mode: as :mod:`ttpoe.ipv4` has it, TTL 9 and DSCP 0, so no priority either.
 - RoCEv1: a GRH in place of IPv4 and UDP; link-local GIDs made of the MACs (EUI-64), traffic class 32 x priority, flow
   label the entropy that would be the UDP port, hop limit 64.
 - UDP: source port 0xC000 to 0xFFFF, by seed and end of flow; checksum 0, as annex A17 allows.
@@ -44,10 +45,11 @@ from traces.dissect import ETHERTYPE_IPV4, ETHERTYPE_ROCEV1, ROCEV2_PORT, UDP, i
 from traces.pcap import PcapngWriter
 from traces.tcp_frames import PAYLOAD_OFFSET as TCP_PAYLOAD_OFFSET
 from traces.tcp_frames import TcpFrames
-from ttpoe import wire
+from ttpoe import ipv4, wire
 from ttpoe.constants import MIN_ETHERNET_BYTES, TESLA_OUI
 from ttpoe.fsm import Opcode
 from ttpoe.pause import build_pause
+from ttpoe.state import HEADER_MARKS
 
 SWITCH_OUI = 0x025357
 FIRST_QPN = 256
@@ -126,12 +128,14 @@ class FrameBuilder:
         Of TCP, and with ``first_psns``: payload from one packet's place to the next one's.
     window_bytes : int
         TCP's receive window.
+    is_ipv4 : bool
+        TTPoE in IPv4 mode.
     """
 
     def __init__(
         self, port_names: Sequence[str], port_nic: np.ndarray, ends: np.ndarray, protocol: int, *, seed: int,
         message_bytes: np.ndarray, version: int = 2, first_psns: np.ndarray | None = None, mtu_bytes: int = 0,
-        window_bytes: int = 0,
+        window_bytes: int = 0, is_ipv4: bool = False,
     ) -> None:
         if protocol not in (TTPOE, ROCE, TCP):
             raise ValueError(f"protocol is {protocol}; it must be emulator.world.TTPOE, ROCE or TCP")
@@ -150,10 +154,11 @@ class FrameBuilder:
             seed=seed, mtu_bytes=mtu_bytes or 1, window_bytes=window_bytes, message_bytes=self._message_bytes
         )
         self._version = version
+        self._is_ipv4 = is_ipv4
         self._first_psns: list[int] | None = None if first_psns is None else np.asarray(first_psns).tolist()
         self._mtu_bytes = mtu_bytes
         self._pfc: dict[tuple[int, int, int], bytes] = {}
-        self._ttpoe: dict[tuple[int, int, int, int], bytes] = {}
+        self._ttpoe: dict[tuple[int, int, int, int, int, int], bytes] = {}
         self._roce: dict[tuple[int, int, int, int], tuple[bytes, int, int, bytes, int]] = {}
 
     def build(self, row: np.void) -> bytes:
@@ -170,27 +175,34 @@ class FrameBuilder:
             if built is None:
                 built = self._pfc[key] = self._build_pfc(*key)
             return built
+        opcode, marks, *rest = frame
         if self._protocol == TTPOE:
-            built, first = self._build_ttpoe(end, *frame), wire.HEADER_BYTES
+            built, first = self._build_ttpoe(end, ecn, marks & HEADER_MARKS, opcode, *rest), wire.HEADER_BYTES
         elif self._protocol == TCP:
-            built, first = self._build_tcp(end, priority << 5 | ecn, *frame), TCP_PAYLOAD_OFFSET
+            built, first = self._build_tcp(end, priority << 5 | ecn, opcode, *rest), TCP_PAYLOAD_OFFSET
         else:
-            built = self._build_roce(end, priority << 5 | ecn, *frame)
-            first = len(built) - 4 - (frame[4] + 3 & ~3)
-        return _flip_bit(built, first, *frame[2:]) if is_corrupted else built
+            built = self._build_roce(end, priority << 5 | ecn, opcode, *rest)
+            first = len(built) - 4 - (rest[3] + 3 & ~3)
+        return _flip_bit(built, first, *rest[1:]) if is_corrupted else built
 
     def _build_pfc(self, port: int, priority: int, quanta: int) -> bytes:
         return build_pause(self._port_macs[port], {priority: quanta})
 
-    def _build_ttpoe(self, end: int, opcode: int, vc: int, tx_seq: int, rx_seq: int, payload_bytes: int) -> bytes:
-        key = (end, opcode, vc, payload_bytes)
+    def _build_ttpoe(
+        self, end: int, ecn: int, marks: int, opcode: int, vc: int, tx_seq: int, rx_seq: int, payload_bytes: int
+    ) -> bytes:
+        key = (end, ecn, marks, opcode, vc, payload_bytes)
         head = self._ttpoe.get(key)
         if head is None:
-            header = wire.make_header(
-                dst_mac=host_mac(self._nics[end]), src_mac=host_mac(self._nics[end ^ 1]), opcode=opcode, vc=vc,
-                tx_seq=0, rx_seq=0, payload_bytes=payload_bytes,
-            )
-            head = self._ttpoe[key] = wire.build(header)[:52]  # up to the sequence ids
+            source, destination = self._nics[end ^ 1], self._nics[end]
+            macs = {"dst_mac": host_mac(destination), "src_mac": host_mac(source)}
+            about = {"opcode": opcode, "vc": vc, "tx_seq": 0, "rx_seq": 0, "payload_bytes": payload_bytes}
+            if self._is_ipv4:
+                ips = {"dst_ip": host_ipv4(destination), "src_ip": host_ipv4(source)}
+                head = ipv4.build(ipv4.make_header(**macs, **ips, **about, marks=marks, ecn=ecn))
+            else:
+                head = wire.build(wire.make_header(**macs, **about))
+            head = self._ttpoe[key] = head[:52]  # up to the sequence ids
         ids = _TWO_WORDS(tx_seq, rx_seq)
         if not payload_bytes:
             return head + ids + bytes(4)  # 64 bytes, the minimum

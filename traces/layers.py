@@ -33,7 +33,6 @@ from scapy.fields import (
     ShortField,
     X3BytesField,
     XByteField,
-    XShortField,
     XStrFixedLenField,
 )
 from scapy.layers.inet import IP, UDP
@@ -112,7 +111,11 @@ class TTPoE(Packet):
         ByteField("rx_v1", 0),
         ShortField("epoch", 0),
         ByteField("congestion", 0),
-        XShortField("version_bits", 0),
+        BitField("reserved_1", 0, 6),
+        BitField("reduced", 0, 1),  # CR
+        BitField("echo", 0, 1),  # CE
+        BitField("version", 0, 4),
+        BitField("reserved_2", 0, 4),
         XByteField("extension", 0),
         IntField("tx_seq", 0),
         IntField("rx_seq", 0),
@@ -121,7 +124,7 @@ class TTPoE(Packet):
     def mysummary(self) -> str:
         """One line: opcode, channel, ids."""
         text: str = self.sprintf("TTPoE %TTPoE.opcode% vc %TTPoE.vc% tx %TTPoE.tx_seq% rx %TTPoE.rx_seq%")
-        return text
+        return text + " echo" * self.echo + " reduced" * self.reduced
 
 
 bind_layers(Ether, TTH, type=ETHERTYPE_TTPOE)  # scapy's Dot1Q follows it
@@ -142,8 +145,8 @@ def pad(frame: Any) -> Any:
     missing = MIN_FRAME_BYTES - len(frame)
     if IP in frame:
         frame = frame.copy()
-        if TTPoE in frame and "version_bits" not in frame[TTPoE].fields:
-            frame[TTPoE].version_bits = IPV4_VERSION_BITS
+        if TTPoE in frame and "version" not in frame[TTPoE].fields:
+            frame[TTPoE].version = IPV4_VERSION_BITS >> 4
         if frame[IP].len is None:
             frame[IP].len = len(frame[IP]) + max(missing, 0)
     return frame / Padding(bytes(missing)) if missing > 0 else frame

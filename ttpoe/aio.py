@@ -385,15 +385,16 @@ def open_endpoint(
     ------
     InterfaceError
         With what is missing: CAP_NET_RAW, the interface, its MTU, its address.
+    ValueError
+        Frames of the mode cannot carry what the config needs.
     """
     if mode.upper() not in Mode.__members__:
         raise ValueError(f"mode is {mode!r}; it must be 'ethernet' or 'ipv4'")
     warm_up()
     config = config or EndpointConfig()
     if isinstance(interface, str):
-        sock = RawSocket(
-            interface, mode=Mode[mode.upper()], payload_bytes=config.mtu_bytes, honour_pause=honour_pause
-        )
+        config.check_mode(is_ipv4=mode.lower() == "ipv4")
+        sock = RawSocket(interface, mode=Mode[mode.upper()], payload_bytes=config.mtu_bytes, honour_pause=honour_pause)
     else:
         sock = interface
     return AsyncEndpoint(sock, config, impairment=impairment, tap=tap)

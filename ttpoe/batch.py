@@ -18,7 +18,7 @@ from ttpoe._jit import kernel
 from ttpoe.constants import HEADER_BYTES, MIN_FRAME_BYTES, SHIM_LENGTH_BASE, TOTAL_LENGTH_BASE
 from ttpoe.fsm import Opcode, State
 from ttpoe.guard import PASS, WAIT, idle_deadline_ps, on_idle, pick_victim, screen
-from ttpoe.ipv4 import build_ipv4_header, parse_ipv4_header, set_ipv4_lengths
+from ttpoe.ipv4 import build_ipv4_header, marks_of, parse_ipv4_header, set_ipv4_lengths, set_marks
 from ttpoe.machine import MAX_ANSWERS, next_payload_bytes, on_frame, on_timeout, poll_payload
 from ttpoe.rules import Rule
 from ttpoe.tagtable import find_row, tag_set
@@ -92,6 +92,7 @@ def _write_frame(header, frame, slot):
     header["tx_seq"] = frame["tx_seq"]
     header["rx_seq"] = frame["rx_seq"]
     if header["mode"] == _IPV4:
+        set_marks(header, frame["marks"])
         set_ipv4_lengths(header, length)
         build_ipv4_header(header, slot)
     else:
@@ -211,6 +212,7 @@ def take_frames(
         frame[0]["tx_seq"] = header[0]["tx_seq"]
         frame[0]["rx_seq"] = header[0]["rx_seq"]
         frame[0]["payload_bytes"] = header[0]["payload_bytes"]
+        frame[0]["marks"] = marks_of(header[0]) if own_ip != 0 and params[0]["rules"] == 0 else 0
         opcode = int(frame[0]["opcode"])
         vc = int(frame[0]["vc"])
         row = find_row(tags, keys, set_bits, peer, vc)

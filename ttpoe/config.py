@@ -79,7 +79,9 @@ class EndpointConfig:
         Rate that the quanta of PAUSE and PFC count by; 0 for the interface's own, or 10 Gb/s where it names none.
     congestion_control : str
         ``fixed``: the window alone limits what is in flight. ``reno``: a congestion window does as well (RFC 5681).
-        ``swift``: one by delay, which may be less than a payload (Kumar et al., 2020).
+        ``swift``: one by delay, which may be less than a payload (Kumar et al., 2020). ``dctcp``: one by the share of
+        frames that switches mark (RFC 8257), in IPv4 mode, between ends of ours: receivers echo marks whatever they
+        have here, but nothing is negotiated.
     initial_window_packets : int
         Congestion window at the start and after idling, in payloads of ``mtu_bytes`` (RFC 6928).
     target_delay_ps, flow_scaling_ps : int
@@ -185,6 +187,11 @@ class EndpointConfig:
         if self.congestion_control not in CONGESTION_CONTROLS:
             known = " or ".join(CONGESTION_CONTROLS)
             raise ValueError(f"congestion_control is {self.congestion_control!r}; it must be {known}")
+        if self.congestion_control == "dctcp" and self.rules:
+            raise ValueError(
+                "congestion_control is 'dctcp' beside rules of the reference module, which echoes no marks; take "
+                "fixed, reno or swift"
+            )
         if not 0 <= self.probe_min_ps <= self.rto_max_ps:
             raise ValueError(f"probe_min_ps is {self.probe_min_ps}; it must be from 0 to rto_max_ps {self.rto_max_ps}")
         for name in ("target_delay_ps", "flow_scaling_ps"):
@@ -197,6 +204,14 @@ class EndpointConfig:
         if self.tag_sets * self.tag_ways > 1 << 24:
             raise ValueError(
                 f"tag_ways is {self.tag_ways}; with tag_sets {self.tag_sets} there must be at most 2**24 places"
+            )
+
+    def check_mode(self, *, is_ipv4: bool) -> None:
+        """Raise ValueError if frames of the mode cannot carry what this config needs."""
+        if self.congestion_control == "dctcp" and not is_ipv4:
+            raise ValueError(
+                "congestion_control is 'dctcp', which answers ECN marks; frames in Ethernet mode have no field for "
+                "them, so use IPv4 mode, or take fixed, reno or swift"
             )
 
     def _check_kinds(self) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 
 from ttpoe._jit import kernel
-from ttpoe.state import MAX_CWND_PACKETS, CongestionControl
+from ttpoe.state import MAX_CWND_PACKETS, CongestionControl, Mark
 from ttpoe.units import NEVER
 
 _RENO = int(CongestionControl.RENO)
 _SWIFT = int(CongestionControl.SWIFT)
+_DCTCP = int(CongestionControl.DCTCP)
+_ECT, _REDUCED = int(Mark.ECT), int(Mark.REDUCED)
 
 # What a policy hears of.
 ACKED = 0
@@ -25,6 +27,8 @@ TIMED_OUT = 2
 """The retransmission timer, before anything is sent again; with nothing in flight it was an OPEN's."""
 IDLE = 3
 """New payload after more than a timeout without any."""
+MARKED = 4
+"""As ACKED, by an ACK that echoes a mark."""
 
 
 @kernel(inline=True)
@@ -106,6 +110,57 @@ def _reno(link, params, event, acked_bytes):
 
 
 _ONE_Q20 = 1 << 20
+_GAIN_SHIFT = 4
+"""DCTCP's g is 1/16."""
+
+
+@kernel
+def _dctcp(link, params, event, acked_bytes):
+    """A window like reno's, which marks reduce by their share: alpha / 2 of it, once a window.
+
+    alpha moves by g towards the share of marked bytes, once in what was in flight when it last did. What a NACK or
+    CLOSE alone acknowledges counts as not marked. The window falls to one payload, and no further.
+
+    Notes
+    -----
+    Source: RFC 8257, 3.3, with its g; 3.5: a loss is taken as reno takes it; RFC 3168, 6.1.2: no growth on a mark, one
+    decrease a window, whatever the reason. Ours: one payload at least, where TCP's threshold has two segments: each
+    payload has its ACK, so one keeps the clock.
+    """
+    if event == MARKED:
+        link["marked_bytes"] += acked_bytes
+    if link["acked_bytes"] > link["share_until_byte"]:
+        share_q20 = link["marked_bytes"] * _ONE_Q20 // (link["acked_bytes"] - link["share_from_byte"])
+        link["alpha_q20"] += (share_q20 >> _GAIN_SHIFT) - (link["alpha_q20"] >> _GAIN_SHIFT)
+        link["share_from_byte"] = link["acked_bytes"]
+        link["share_until_byte"] = link["sent_bytes"]
+        link["marked_bytes"] = 0
+    if event != MARKED:
+        if event == LOST or event == TIMED_OUT:
+            link["reduced_until_byte"] = link["sent_bytes"]
+            link["is_reduction_due"] = 1
+        _reno(link, params, event, acked_bytes)
+    elif link["acked_bytes"] > link["reduced_until_byte"]:
+        reduced_bytes = link["cwnd_bytes"] - (link["cwnd_bytes"] * link["alpha_q20"] >> 21)
+        link["cwnd_bytes"] = max(reduced_bytes, params["mtu_bytes"])
+        link["ssthresh_bytes"] = link["cwnd_bytes"]
+        link["ca_acked_bytes"] = 0
+        link["reduced_until_byte"] = link["sent_bytes"]
+        link["is_reduction_due"] = 1
+
+
+@kernel
+def payload_marks(link):
+    """`Mark` bits of the PAYLOAD that goes out now under DCTCP. Modifies ``link``: a decrease is told once.
+
+    Resends may be marked like all others, though RFC 3168, 6.1.5 has TCP send them without ECT: with go-back-N they are
+    whole windows, and a queue is to be heard about these as well (RFC 8311 leaves it to experiments).
+    """
+    marks = _ECT | _REDUCED if link["is_reduction_due"] != 0 else _ECT
+    link["is_reduction_due"] = 0
+    return marks
+
+
 _LEAST_Q20 = _ONE_Q20 // 100
 _SCALING_Q20 = round(_ONE_Q20 / (0.1**-0.5 - 100**-0.5))
 """Of ``flow_scaling_ps``: all of it at a window of 0.1 payloads, none of it from 100 on."""
@@ -182,11 +237,15 @@ def tell_policy(link, params, event, acked_bytes, now_ps):
     link : LINK row, modified in place
     params : PARAMS row
     event : int64
-        ACKED, LOST, TIMED_OUT or IDLE.
+        ACKED, LOST, TIMED_OUT, IDLE or MARKED.
     acked_bytes : int64
         Acknowledged by the frame that is the event, and counted in ``link["acked_bytes"]`` already; else 0.
     now_ps : int64
     """
+    if params["congestion_control"] == _DCTCP:
+        _dctcp(link, params, event, acked_bytes)
+    elif event == MARKED:
+        event = ACKED  # nobody should have: what we sent could not be marked
     if params["congestion_control"] == _SWIFT:
         _swift(link, params, event, acked_bytes, now_ps)
     if params["congestion_control"] == _RENO:

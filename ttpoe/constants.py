@@ -49,6 +49,11 @@ MIN_IPV4_BYTES = MIN_FRAME_BYTES - ETHERNET_HEADER_BYTES
 """50: the total length of a minimum frame; it counts the pad behind the UDP datagram, as that module's does."""
 IPV4_VERSION_BITS = 0x0020
 """Bytes 49 and 50 in IPv4 mode: version 2 in the high nibble of the second, as the reference module sends it."""
+MARK_BITS_SHIFT = 8
+"""Of the bits in bytes 49 and 50 that tell of congestion: CE (an echo) is bit 0 of byte 49, CR (reduced) bit 1."""
+ECN_MASK = 3
+ECN_ECT, ECN_CE = 2, 3
+"""In the IPv4 header's type of service: ECT(0) and CE of RFC 3168."""
 
 MAX_PAYLOAD_BYTES = 1024
 """Specification: 1 to 16 beats of 64 bytes. More is our jumbo variant."""

@@ -79,6 +79,7 @@ def send(link, opcode, tx_seq, rx_seq, out, n_out):
     """
     row = out[n_out]
     row["opcode"] = opcode
+    row["marks"] = 0
     row["vc"] = link["vc"]
     row["tx_seq"] = tx_seq
     row["rx_seq"] = rx_seq

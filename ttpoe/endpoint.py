@@ -19,33 +19,30 @@ from ttpoe.batch import (
     LIMITS,
     LinkEvent,
     Stop,
-    cut_payloads,
     earliest_deadline_ps,
     expire_timers,
-    next_sendable,
     take_frames,
-    write_answers,
 )
 from ttpoe.config import EndpointConfig
-from ttpoe.constants import HEADER_BYTES, MAX_PAYLOAD_BYTES, MAX_VC, MIN_FRAME_BYTES
+from ttpoe.constants import HEADER_BYTES, MAX_PAYLOAD_BYTES, MAX_VC
 from ttpoe.errors import LocalProtocolError, check_status
 from ttpoe.fsm import Opcode
 from ttpoe.ipv4 import format_ipv4, is_unicast
 from ttpoe.link import Link, LinkRows
-from ttpoe.machine import MAX_ANSWERS, on_close_at, on_open_at
+from ttpoe.machine import on_close_at, on_open_at
+from ttpoe.outbox import Outbox
 from ttpoe.state import FRAME, LINK, Failure
 from ttpoe.units import PS_PER_MS
 from ttpoe.wire import HEADER, format_mac, is_unicast_mac
 
 BATCH_FRAMES = 64
 """Frames that one call takes; more gains nothing, and adds latency."""
-_ANSWER_SLOTS = 512
 _ROW_COUNTERS = {
     name: index
     for index, name in enumerate(LINK.names or ())
     if name.startswith((
         "payloads_", "bytes_", "timeouts", "probes_", "resends_", "acks_", "nacks_", "nack_fulls_", "duplicates_",
-        "gaps_", "dropped_",
+        "gaps_", "marks_", "echoes_", "dropped_",
     ))
 }
 """Fields of LINK that count, and their places."""
@@ -95,6 +92,7 @@ class Endpoint:
         self.mac = mac
         self.ip = ip
         self.config = config = config or EndpointConfig()
+        config.check_mode(is_ipv4=bool(ip))
         self.is_listening = False
         self.victims = 0
         self._draw_seq = draw_seq
@@ -102,6 +100,7 @@ class Endpoint:
         slot_bytes = max(slot_bytes, HEADER_BYTES + self._max_payload_bytes)
 
         self._rows = LinkRows(config, mac, ip)
+        self._outbox = Outbox(self._rows, config)
         self._links: dict[int, Link] = {}
         self._news: dict[Link, LinkEvent] = {}
         self._backlog: list[Link] = []
@@ -117,21 +116,10 @@ class Endpoint:
         self._limits[0] = (self._rows.set_bits, config.idle_timeout_ps, config.victim_idle_ps, 0)
         self._header = np.zeros(1, HEADER)
         self._frame = np.zeros(1, FRAME)
-        self._out = np.zeros(MAX_ANSWERS, FRAME)
         self._deliveries = np.zeros((BATCH_FRAMES, 3), np.int64)
         self._delivered = np.zeros(BATCH_FRAMES * self._max_payload_bytes, np.uint8)
         self._delivered_view = self._delivered.data
 
-        self._answers = np.zeros((_ANSWER_SLOTS, MIN_FRAME_BYTES), np.uint8)
-        self._answer_views = [slot.data for slot in self._answers]
-        self._n_answers = self._next_answer = 0
-        cut_bytes = max(HEADER_BYTES + config.mtu_bytes, MIN_FRAME_BYTES)
-        self._cut_slots = np.zeros((config.burst_frames, cut_bytes), np.uint8)
-        self._cut_views = [slot.data for slot in self._cut_slots]
-        self._cut_lengths = np.zeros(config.burst_frames, np.int64)
-        self._cut: list[int] = []  # lengths of the frames in the slots
-        self._next_cut = 0
-        self._turns = np.zeros(MAX_VC + 1, np.int64)  # rows of the links that had the last turns
         self._on_rows_changed()
 
     def _on_rows_changed(self) -> None:
@@ -141,7 +129,7 @@ class Endpoint:
         self._take_args = (
             self.mac, self.ip, self._max_payload_bytes, self._receive_slots, self.receive_lengths, self._batch,
             self._limits, rows.links, rows.guards, rows.ring, rows.pools, rows.params, rows.headers, rows.tags,
-            rows.keys, self._header, self._frame, self._out, self._answers, rows.events, self._changed,
+            rows.keys, self._header, self._frame, self._outbox.out, self._outbox.answers, rows.events, self._changed,
             self._deliveries, self._delivered, self._drops,
         )  # fmt: skip
 
@@ -171,8 +159,8 @@ class Endpoint:
                 raise LocalProtocolError(f"a link to {link.peer} is there already")
         link = self._add_link(peer_mac, peer_ip, vc, now_ps, is_passive=False)
         try:
-            n_out = check_status(on_open_at(self._rows.links, link.row, now_ps, self._out, 0), "open")
-            self._answer(n_out, link.row)
+            n_out = check_status(on_open_at(self._rows.links, link.row, now_ps, self._outbox.out, 0), "open")
+            self._outbox.put(n_out, link.row)
         except LocalProtocolError:
             self.forget(link)
             raise
@@ -194,8 +182,8 @@ class Endpoint:
         """
         if link.has_ended or link.field("is_closing"):
             return
-        n_out = check_status(on_close_at(self._rows.links, link.row, now_ps, self._out, 0), "close")
-        self._answer(n_out, link.row)
+        n_out = check_status(on_close_at(self._rows.links, link.row, now_ps, self._outbox.out, 0), "close")
+        self._outbox.put(n_out, link.row)
 
     def forget(self, link: Link) -> None:
         """Drop a link without a word to the peer, which learns by NACK_NOLINK when it sends."""
@@ -266,10 +254,10 @@ class Endpoint:
         batch = self._batch
         first = 0
         while first < n_frames:
-            batch["n_answers"] = self._n_answers
+            batch["n_answers"] = self._outbox.n_answers
             self._limits["takes_opens"] = self.is_listening and len(self._backlog) < self.config.backlog
             take_frames(first, n_frames, now_ps, *self._take_args)
-            first, self._n_answers, n_changed, n_deliveries, stop, victim = batch.item()
+            first, self._outbox.n_answers, n_changed, n_deliveries, stop, victim = batch.item()
             for row, start, end in self._deliveries[:n_deliveries].tolist():
                 self._links[row].deliver(self._delivered_view[start:end])
             self._spread_news(n_changed)
@@ -306,19 +294,14 @@ class Endpoint:
         if victim.field("payloads_received") or victim.field("submitted_bytes"):
             self.close(victim, now_ps)
             return False
-        self._out[0] = (Opcode.CLOSE, victim.vc, victim.field("tx_max"), victim.field("rx_seq"), 0)
-        self._answer(1, victim.row)
+        self._outbox.out[0] = (Opcode.CLOSE, 0, victim.vc, victim.field("tx_max"), victim.field("rx_seq"), 0)
+        self._outbox.put(1, victim.row)
         if victim in self._backlog:
             self.forget(victim)  # nobody has seen it
         else:
             self._end(victim, Failure.VICTIM)
             self._news[victim] = self._news.get(victim, LinkEvent(0)) | LinkEvent.FAILED
         return True
-
-    def _answer(self, n_out: int, row: int) -> None:
-        if self._n_answers + n_out > _ANSWER_SLOTS:
-            raise LocalProtocolError("too many control frames wait to be sent; send what poll_transmit gives first")
-        self._n_answers = write_answers(self._out, n_out, self._rows.headers, row, self._answers, self._n_answers)
 
     # Time
 
@@ -332,13 +315,13 @@ class Endpoint:
 
     def handle_timeout(self, now_ps: int) -> None:
         """Do what is due; a call too early does nothing."""
-        rows, batch = self._rows, self._batch
-        batch["n_answers"] = self._n_answers
+        rows, batch, outbox = self._rows, self._batch, self._outbox
+        batch["n_answers"] = outbox.n_answers
         expire_timers(
-            now_ps, batch, self._limits, rows.links, rows.guards, rows.params, rows.headers, self._out, self._answers,
-            rows.events, self._changed,
+            now_ps, batch, self._limits, rows.links, rows.guards, rows.params, rows.headers, outbox.out,
+            outbox.answers, rows.events, self._changed,
         )  # fmt: skip
-        _, self._n_answers, n_changed, *_ = batch.item()
+        _, outbox.n_answers, n_changed, *_ = batch.item()
         self._spread_news(n_changed)
 
     # Frames out
@@ -346,12 +329,12 @@ class Endpoint:
     @property
     def answers_waiting(self) -> int:
         """Control frames to send."""
-        return self._n_answers - self._next_answer
+        return self._outbox.waiting
 
     @property
     def answers_room(self) -> int:
         """Control frames that still fit; receive no more than half as many frames."""
-        return _ANSWER_SLOTS - self._n_answers
+        return self._outbox.room
 
     def poll_transmit(self, now_ps: int) -> memoryview | None:
         """Next frame to send; None if there is none.
@@ -359,31 +342,7 @@ class Endpoint:
         Answers go first, then PAYLOAD: REQ_HI before REQ_LO before DATA, and links of one channel in turn.
         The view is valid until the next call of any method.
         """
-        if self._next_answer < self._n_answers:
-            view = self._answer_views[self._next_answer]
-            self._next_answer += 1
-            if self._next_answer == self._n_answers:
-                self._next_answer = self._n_answers = 0
-            return view
-        if self._next_cut == len(self._cut) and not self._cut_burst(now_ps):
-            return None
-        at = self._next_cut
-        self._next_cut += 1
-        return self._cut_views[at][: self._cut[at]]
-
-    def _cut_burst(self, now_ps: int) -> bool:
-        """Cut the frames of the next link's turn."""
-        rows = self._rows
-        self._cut, self._next_cut = [], 0
-        row = next_sendable(rows.links, self._turns, rows.ring, rows.pools, rows.params, now_ps)
-        if row == 0:
-            return False
-        n = cut_payloads(
-            rows.links, row, rows.ring, rows.pools, rows.params, rows.headers, self._links[row].send_buffer, now_ps,
-            self._out, self._cut_slots, self._cut_lengths,
-        )  # fmt: skip
-        self._cut = self._cut_lengths[:n].tolist()
-        return n > 0
+        return self._outbox.poll(self._links, now_ps)
 
     # Counters
 

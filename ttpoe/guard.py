@@ -75,6 +75,7 @@ def _ask(link, guard, params, now_ps, out, n_out):
     guard["probe_seq"] = seq_add(link["tx_una"], -1)
     row = out[n_out]
     row["opcode"] = _PAYLOAD
+    row["marks"] = 0
     row["vc"] = link["vc"]
     row["tx_seq"] = guard["probe_seq"]
     row["rx_seq"] = 0

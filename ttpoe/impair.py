@@ -2,10 +2,10 @@
 
 Frames enter and leave; time comes in. The same seed and the same frames at the same times meet the same fate on any
 machine, and each impairment draws from a stream of its own, so that one more does not change what the others do. Knows
-nothing of what is in a frame.
+nothing of what is in a frame, but for the ECN field of IPv4 packets.
 
 A frame meets, in this order: a link that is down, loss by its causes, damage that the FCS shows, damage that it does
-not, a full queue and the rate, delay and jitter, doubling, overtaking.
+not, a full queue and the rate, a mark, delay and jitter, doubling, overtaking.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import heapq
 
 from ttpoe.constants import FCS_BYTES, MIN_ETHERNET_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.impairments import ImpairmentConfig, ImpairmentCounters
+from ttpoe.ipv4 import marked
 from ttpoe.units import NEVER, PS_PER_S
 
 _MASK = (1 << 64) - 1
@@ -84,6 +85,7 @@ class Impairment:
         self._burst_begins = _Chance(seed, 5, config.burst_begins)
         self._burst_ends = _Chance(seed, 6, config.burst_ends)
         self._jitter = _Chance(seed, 7, 0.0)
+        self._mark = _Chance(seed, 8, config.mark)
         self._is_in_burst = False
         self._first_ps: int | None = None
         self._line_free_ps = 0
@@ -106,13 +108,19 @@ class Impairment:
             counters.corrupted += 1
             data = self._flip_bits(data)
         due_ps = now_ps
+        is_marked = self._mark.happens()
         if config.rate_bps:
             free_ps = max(self._line_free_ps, now_ps)
-            if (free_ps - now_ps) * config.rate_bps > config.queue_bytes * 8 * PS_PER_S:
+            waiting = (free_ps - now_ps) * config.rate_bps
+            is_marked |= 0 < config.mark_above_bytes * 8 * PS_PER_S < waiting
+            if waiting > config.queue_bytes * 8 * PS_PER_S:
                 counters.queue_full += 1
                 return
             on_line_bytes = max(len(data), MIN_ETHERNET_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
             self._line_free_ps = due_ps = free_ps + -(-on_line_bytes * 8 * PS_PER_S // config.rate_bps)
+        if is_marked and (with_mark := marked(data)) is not None:
+            counters.marked += 1
+            data = with_mark
         due_ps += config.delay_ps
         if config.jitter_ps:
             due_ps += self._jitter.below(config.jitter_ps + 1)

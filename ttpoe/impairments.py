@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from ttpoe.units import NEVER, PS_PER_MS, PS_PER_S
 
-FRACTIONS = ("loss", "burst_loss", "bad_fcs", "corrupt_undetected", "duplicate", "reorder")
+FRACTIONS = ("loss", "burst_loss", "bad_fcs", "corrupt_undetected", "mark", "duplicate", "reorder")
 """Fields that are fractions of frames, from 0 to 1."""
 _SWITCHES = (*FRACTIONS, "loss_every", "lose_frames", "rate_bps", "delay_ps", "jitter_ps", "flap_down_ps")
+"""Fields of which any makes a line impaired."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +36,14 @@ class ImpairmentConfig:
         Damaged so that the FCS shows it: dropped, and counted apart.
     corrupt_undetected : float
         Delivered with one to three bits flipped.
+    mark : float
+        Of the frames that ECN allows it for (ECT): marked CE.
     rate_bps : int
         Bit rate of the line, headers, FCS, preamble and gap counted; 0 for no limit.
     queue_bytes : int
         What may wait for the line before frames are dropped.
+    mark_above_bytes : int
+        Where there is a ``rate_bps``: frames that find more waiting are marked CE, if ECN allows it; 0 for none.
     delay_ps, jitter_ps : int
         A frame arrives ``delay_ps`` late, and up to ``jitter_ps`` more; jitter alone changes no order.
     duplicate : float
@@ -61,8 +66,10 @@ class ImpairmentConfig:
     lose_frames: tuple[int, ...] = ()
     bad_fcs: float = 0.0
     corrupt_undetected: float = 0.0
+    mark: float = 0.0
     rate_bps: int = 0
     queue_bytes: int = 4_000_000
+    mark_above_bytes: int = 0
     delay_ps: int = 0
     jitter_ps: int = 0
     duplicate: float = 0.0
@@ -84,7 +91,11 @@ class ImpairmentConfig:
                 f"burst_loss is {self.burst_loss}; bursts of {self.burst_frames:g} frames on average, with one frame "
                 f"between them at least, lose {self.burst_frames / (1 + self.burst_frames):.3g} at most"
             )
-        for name in ("loss_every", "rate_bps", "delay_ps", "jitter_ps", "overtaking_wait_ps", "flap_down_ps"):
+        if self.mark_above_bytes and not self.rate_bps:
+            raise ValueError(f"mark_above_bytes is {self.mark_above_bytes}; frames wait for a rate_bps, so give one")
+        for name in (
+            "loss_every", "rate_bps", "mark_above_bytes", "delay_ps", "jitter_ps", "overtaking_wait_ps", "flap_down_ps",
+        ):  # fmt: skip
             value = getattr(self, name)
             if not 0 <= value < NEVER:
                 raise ValueError(f"{name} is {value}; it must be from 0 to 2**62 - 1")
@@ -125,6 +136,7 @@ class ImpairmentCounters:
     bad_fcs: int = 0
     queue_full: int = 0
     corrupted: int = 0
+    marked: int = 0
     delayed: int = 0
     duplicated: int = 0
     reordered: int = 0

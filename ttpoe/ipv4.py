@@ -14,6 +14,9 @@ import numpy as np
 
 from ttpoe._jit import kernel
 from ttpoe.constants import (
+    ECN_CE,
+    ECN_ECT,
+    ECN_MASK,
     ETHERNET_HEADER_BYTES,
     ETHERTYPE_IPV4,
     ETHERTYPE_QINQ,
@@ -24,6 +27,7 @@ from ttpoe.constants import (
     IPV4_HEADER_BYTES,
     IPV4_TTL,
     IPV4_VERSION_BITS,
+    MARK_BITS_SHIFT,
     MAX_PAYLOAD_BYTES,
     MIN_FRAME_BYTES,
     MIN_IPV4_BYTES,
@@ -32,6 +36,7 @@ from ttpoe.constants import (
     UDP_LENGTH_BASE,
     UDP_PORT,
 )
+from ttpoe.state import HEADER_MARKS, Mark
 from ttpoe.wire import (
     HEADER,
     Frame,
@@ -46,12 +51,15 @@ from ttpoe.wire import (
 )
 
 _IPV4 = int(Mode.IPV4)
+_HEADER_MARKS, _CE, _ECT = int(HEADER_MARKS), int(Mark.CE), int(Mark.ECT)
 _TOO_SHORT, _NOT_TTPOE, _VLAN_TAGGED = int(Reason.TOO_SHORT), int(Reason.NOT_TTPOE), int(Reason.VLAN_TAGGED)
 _NOT_IPV4, _IP_OPTIONS, _IP_LENGTH = int(Reason.NOT_IPV4), int(Reason.IP_OPTIONS), int(Reason.IP_LENGTH)
 _IP_FRAGMENT, _IP_CHECKSUM, _NOT_UDP = int(Reason.IP_FRAGMENT), int(Reason.IP_CHECKSUM), int(Reason.NOT_UDP)
 _UDP_PORTS, _UDP_TOO_SHORT = int(Reason.UDP_PORTS), int(Reason.UDP_TOO_SHORT)
 _UDP_BEYOND_PACKET = int(Reason.UDP_BEYOND_PACKET)
 _VERSION_BYTE = 0x45
+_ECTS = (1, ECN_ECT)
+_ETHERTYPE = ETHERTYPE_IPV4.to_bytes(2, "big")
 _MORE_FRAGMENTS_AND_OFFSET = 0x3FFF
 
 
@@ -75,6 +83,20 @@ def set_ipv4_lengths(header, payload_bytes):
     header["udp_length"] = UDP_LENGTH_BASE + payload_bytes
     header["total_length"] = max(TOTAL_LENGTH_BASE + payload_bytes, MIN_IPV4_BYTES)
     header["ip_checksum"] = ipv4_checksum(header)
+
+
+@kernel(inline=True)
+def marks_of(header):
+    """`ttpoe.state.Mark` bits of a received HEADER row: what its transport header says, and whether it came marked."""
+    marks = (int(header["version_bits"]) >> MARK_BITS_SHIFT) & _HEADER_MARKS
+    return marks | _CE if int(header["ip_tos"]) & ECN_MASK == ECN_CE else marks
+
+
+@kernel(inline=True)
+def set_marks(header, marks):
+    """Have a HEADER row, modified in place, tell the `ttpoe.state.Mark` bits ``marks``; lengths are set after it."""
+    header["ip_tos"] = ECN_ECT if marks & _ECT != 0 else 0
+    header["version_bits"] = IPV4_VERSION_BITS | (marks & _HEADER_MARKS) << MARK_BITS_SHIFT
 
 
 @kernel
@@ -223,11 +245,26 @@ def build(header: np.ndarray, payload: bytes = b"", trailing: bytes | None = Non
     return frame.ljust(MIN_FRAME_BYTES, b"\0") if trailing is None else frame + trailing
 
 
+def marked(frame: bytes) -> bytes | None:
+    """The frame with CE in its IPv4 header, if that says ECT; None for any other frame. *Source*: RFC 3168, 5."""
+    is_whole = len(frame) >= ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES
+    if not is_whole or frame[12:14] != _ETHERTYPE or frame[14] >> 4 != 4 or frame[15] & ECN_MASK not in _ECTS:
+        return None
+    before, after = int.from_bytes(frame[14:16], "big"), frame[14] << 8 | frame[15] | ECN_CE
+    total = (int.from_bytes(frame[24:26], "big") ^ 0xFFFF) + (before ^ 0xFFFF) + after  # RFC 1624, (3)
+    total = (total & 0xFFFF) + (total >> 16)
+    checksum = (total & 0xFFFF) + (total >> 16) ^ 0xFFFF
+    return frame[:15] + bytes([after & 0xFF]) + frame[16:24] + checksum.to_bytes(2, "big") + frame[26:]
+
+
 def make_header(
     *, dst_mac: int, src_mac: int, dst_ip: int, src_ip: int, opcode: int, vc: int, tx_seq: int, rx_seq: int,
-    payload_bytes: int = 0,
+    payload_bytes: int = 0, marks: int = 0, ecn: int = 0,
 ) -> np.ndarray:  # fmt: skip
-    """HEADER array of shape (1,) as the reference module would send it; addresses are integers."""
+    """HEADER array of shape (1,) as the reference module would send it; addresses are integers.
+
+    ``marks``: `ttpoe.state.Mark` bits of the transport header; ``ecn``: the IPv4 header's field, 0 to 3.
+    """
     if not 0 <= payload_bytes <= 0xFFFF - TOTAL_LENGTH_BASE:
         raise ValueError(f"payload_bytes is {payload_bytes}; the length fields hold 0 to {0xFFFF - TOTAL_LENGTH_BASE}")
     header = np.zeros(1, HEADER)
@@ -238,7 +275,8 @@ def make_header(
     row["ip_version"], row["ip_fragment"] = _VERSION_BYTE, IPV4_DONT_FRAGMENT
     row["ip_ttl"], row["ip_protocol"] = IPV4_TTL, IP_PROTOCOL_UDP
     row["src_port"] = row["dst_port"] = UDP_PORT
-    row["version_bits"] = IPV4_VERSION_BITS
+    row["version_bits"] = IPV4_VERSION_BITS | (marks & HEADER_MARKS) << MARK_BITS_SHIFT
+    row["ip_tos"] = ecn
     row["opcode"], row["vc"] = opcode, vc
     row["tx_seq"], row["rx_seq"], row["payload_bytes"] = tx_seq, rx_seq, payload_bytes
     set_ipv4_lengths_at(header, 0, payload_bytes)

@@ -17,6 +17,7 @@ from ttpoe.owner import on_close, on_open, on_read, on_submit, open_links
 from ttpoe.polling import next_payload_bytes, poll_payload
 from ttpoe.receiving import (
     MAX_OVERTAKING,
+    echo_mark,
     go_on_closing,
     receive_ack,
     receive_close,
@@ -32,7 +33,7 @@ from ttpoe.recovery import back_off, go_back, probe_tail
 from ttpoe.reference import answer_as_module, on_repeat_timer, repeat_answer, skip_lost
 from ttpoe.rules import Rule
 from ttpoe.sequence import seq_add
-from ttpoe.state import Failure, Status
+from ttpoe.state import Failure, Mark, Status
 from ttpoe.units import NEVER
 
 __all__ = [
@@ -53,6 +54,7 @@ _R_CLOSED, _R_CLOSE_NACKED, _R_NO_LINK = int(Received.CLOSED), int(Received.CLOS
 _R_PAYLOAD, _R_ACK, _R_NACK = int(Received.PAYLOAD), int(Received.ACK), int(Received.NACK)
 _R_NACK_FULL, _R_LINK_DOWN, _R_BEYOND = int(Received.NACK_FULL), int(Received.LINK_DOWN), int(Received.BEYOND_CLOSE)
 
+_CE = int(Mark.CE)
 _OUT_FULL = int(Status.OUT_FULL)
 _F_RETRY_LIMIT, _F_REFUSED = int(Failure.RETRY_LIMIT), int(Failure.REFUSED)
 
@@ -62,9 +64,13 @@ def _react(link, ring, pool, params, frame, now_ps, out, n_out):
     """Carry out the rule of the received table for ``frame``."""
     rule = int(RECEIVED[frame["opcode"], link["state"], 0])
     if rule == _R_PAYLOAD:
-        return receive_payload(link, frame, now_ps, out, n_out)
+        first = n_out
+        n_out = receive_payload(link, frame, now_ps, out, n_out)
+        if int(frame["marks"]) & _CE != 0:
+            echo_mark(link, out, first, n_out)
+        return n_out
     if rule == _R_ACK:
-        if receive_ack(link, ring, pool, params, frame["rx_seq"], now_ps) != 0:
+        if receive_ack(link, ring, pool, params, frame["rx_seq"], int(frame["marks"]), now_ps) != 0:
             if link["is_closing"] != 0:
                 n_out = close_if_idle(link, now_ps, out, n_out)
             if link["state"] != _S_OPEN and link["timer_at_ps"] == NEVER:

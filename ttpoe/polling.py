@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from ttpoe._jit import kernel
-from ttpoe.congestion import IDLE, flight_room_bytes, pace, tell_policy, window_room_bytes
+from ttpoe.congestion import IDLE, flight_room_bytes, pace, payload_marks, tell_policy, window_room_bytes
 from ttpoe.fsm import SENT, Opcode, Sent
 from ttpoe.recovery import start_timer, tail_probe_at_ps
 from ttpoe.sequence import seq_add, seq_diff
-from ttpoe.state import Status
+from ttpoe.state import CongestionControl, Status
 from ttpoe.units import NEVER
 
 _PAYLOAD = int(Opcode.PAYLOAD)
 _T_SEND, _T_UNTIL = int(Sent.SEND), int(Sent.UNTIL_CLOSING_ID)
 _OUT_FULL = int(Status.OUT_FULL)
+_DCTCP = int(CongestionControl.DCTCP)
 
 
 @kernel(inline=True)
@@ -81,6 +82,7 @@ def poll_payload(link, ring, pool, params, now_ps, out, n_out):
             link["timer_is_probe"] = 1
     row = out[n_out]
     row["opcode"] = _PAYLOAD
+    row["marks"] = payload_marks(link) if params["congestion_control"] == _DCTCP else 0
     row["vc"] = link["vc"]
     row["tx_seq"] = seq
     row["rx_seq"] = 0  # has no meaning on PAYLOAD; the reference module sends 0

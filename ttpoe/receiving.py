@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttpoe._jit import kernel
-from ttpoe.congestion import ACKED, LOST, tell_policy
+from ttpoe.congestion import ACKED, LOST, MARKED, tell_policy
 from ttpoe.constants import SEQ_MASK
 from ttpoe.control import close_if_idle, end, is_quiesced, open_wait_ps, send, send_close
 from ttpoe.fsm import RECEIVED, Opcode, State
@@ -11,7 +11,7 @@ from ttpoe.recovery import acknowledge, go_back, hold, sample_rtt, sampled_rto_p
 from ttpoe.reference import close_as_module, reopen, repeat_answer
 from ttpoe.rules import Rule
 from ttpoe.sequence import seq_add, seq_diff
-from ttpoe.state import CongestionControl, Failure
+from ttpoe.state import CongestionControl, Failure, Mark
 from ttpoe.units import NEVER
 
 # Enum members as plain integers: compiled and interpreted code then see the same type.
@@ -21,7 +21,7 @@ _ACK, _NACK = int(Opcode.ACK), int(Opcode.NACK)
 _NACK_FULL, _NACK_NOLINK = int(Opcode.NACK_FULL), int(Opcode.NACK_NOLINK)
 _S_CLOSED, _S_OPEN_SENT, _S_OPEN = int(State.CLOSED), int(State.OPEN_SENT), int(State.OPEN)
 _S_CLOSE_SENT, _S_CLOSE_RECD = int(State.CLOSE_SENT), int(State.CLOSE_RECD)
-_FIXED = int(CongestionControl.FIXED)
+_FIXED, _ECHO = int(CongestionControl.FIXED), int(Mark.ECHO)
 _F_PEER_RESTARTED, _F_LINK_DOWN = int(Failure.PEER_RESTARTED), int(Failure.LINK_DOWN)
 _START_AT_ONE, _REOPEN, _REOPEN_BLINDLY = int(Rule.START_AT_ONE), int(Rule.REOPEN), int(Rule.REOPEN_BLINDLY)
 _OPEN_SHORTCUT, _OPEN_RESYNC = int(Rule.OPEN_SHORTCUT), int(Rule.OPEN_RESYNC)
@@ -166,6 +166,17 @@ def receive_payload(link, frame, now_ps, out, n_out):
 
 
 @kernel
+def echo_mark(link, out, first, n_out):
+    """A PAYLOAD came marked: its ACK, if that is what rows ``first`` to ``n_out`` of ``out`` begin with, says so.
+
+    Each PAYLOAD has an ACK of its own, so the echo is as exact as RFC 8257, 3.2, with its delayed ACKs, tries to be.
+    """
+    link["marks_received"] += 1
+    if n_out > first and out[first]["opcode"] == _ACK:
+        out[first]["marks"] = _ECHO
+
+
+@kernel
 def _resend_at_once(link):
     """An ACK that names no id in flight: the module resends then."""
     if link["rules"] & _MISMATCH_RESENDS != 0 and link["tx_una"] != link["tx_max"]:
@@ -173,8 +184,12 @@ def _resend_at_once(link):
 
 
 @kernel
-def receive_ack(link, ring, pool, params, seq, now_ps):
-    """Cumulative ACK of ``seq``; an id that is not outstanding is old news or nonsense. Returns 1 if taken."""
+def receive_ack(link, ring, pool, params, seq, marks, now_ps):
+    """Cumulative ACK of ``seq``; an id that is not outstanding is old news or nonsense. Returns 1 if taken.
+
+    An echo counts for all that the ACK acknowledges, as in RFC 8257, 3.3: for more than its own PAYLOAD where ACKs
+    before it were lost.
+    """
     if seq_diff(seq, link["tx_una"]) < 0:
         link["dropped_stale"] += 1
         _resend_at_once(link)
@@ -185,6 +200,10 @@ def receive_ack(link, ring, pool, params, seq, now_ps):
         return 0
     if link["proven_at_byte"] == NEVER:
         _prove_open(link, now_ps)
+    event = ACKED
+    if marks & _ECHO != 0:
+        link["echoes_received"] += 1
+        event = MARKED
     acked_before = link["acked_bytes"]
     is_spurious = acknowledge(link, ring, pool, params, seq, now_ps)
     if params["congestion_control"] != _FIXED:
@@ -195,7 +214,7 @@ def receive_ack(link, ring, pool, params, seq, now_ps):
             link["recover_until_ps"] = now_ps + link["srtt_ps"]
             tell_policy(link, params, LOST, acked_bytes, now_ps)
         else:
-            tell_policy(link, params, ACKED, acked_bytes, now_ps)
+            tell_policy(link, params, event, acked_bytes, now_ps)
     return 1
 
 

@@ -6,7 +6,7 @@ socket share it. Knows nothing of bytes on a wire.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import numpy as np
 
@@ -41,10 +41,24 @@ class CongestionControl(IntEnum):
     FIXED = 0  # nothing: the window of the transmit memory alone
     RENO = 1  # RFC 5681
     SWIFT = 2  # Kumar et al., SIGCOMM 2020
+    DCTCP = 3  # RFC 8257; where frames can be marked, which is in IPv4 mode
 
 
 CONGESTION_CONTROLS = tuple(kind.name.lower() for kind in CongestionControl)
 """Their names, as a user types them."""
+
+
+class Mark(IntFlag):
+    """What a frame tells of congestion: ``frame["marks"]``."""
+
+    ECHO = 1  # of an ACK: the PAYLOAD that it answers came marked
+    REDUCED = 2  # of a PAYLOAD: the first one since its sender reduced its window
+    CE = 4  # received, and a switch marked it; of what carries the frame, not of its own header
+    ECT = 8  # to be sent such that switches may mark it; likewise
+
+
+HEADER_MARKS = Mark.ECHO | Mark.REDUCED
+"""Those that the transport header carries."""
 
 
 def _int64(*names: str) -> list[tuple[str, str]]:
@@ -54,8 +68,10 @@ def _int64(*names: str) -> list[tuple[str, str]]:
 MAX_CWND_PACKETS = 1 << 22
 """Of ``cwnd_q20``, so that its products stay in int64."""
 
-FRAME = np.dtype([("opcode", "i4"), ("vc", "i4"), *_int64("tx_seq", "rx_seq", "payload_bytes")], align=True)
-"""What the machine sees of a frame, and what it appends to its output. 32 bytes."""
+FRAME = np.dtype(
+    [("opcode", "i2"), ("marks", "i2"), ("vc", "i4"), *_int64("tx_seq", "rx_seq", "payload_bytes")], align=True
+)
+"""What the machine sees of a frame, and what it appends to its output. ``marks``: `Mark` bits. 32 bytes."""
 
 LINK = np.dtype(
     _int64(
@@ -109,7 +125,14 @@ LINK = np.dtype(
         "acks_sent", "acks_repeated", "nacks_sent", "nacks_received", "nacks_stale",
         "nack_fulls_sent", "nack_fulls_received",
         "payloads_received", "duplicates_received", "gaps_received",
+        "marks_received", "echoes_received",  # PAYLOADs that came marked; ACKs that echo one
         "dropped_illegal", "dropped_stale", "dropped_lost",
+        # DCTCP; here, so that what every link touches stays together
+        "alpha_q20",  # the share of marked bytes, in 2**-20
+        "marked_bytes",  # acknowledged with an echo, since
+        "share_from_byte", "share_until_byte",  # where that count began, and what ends it when acknowledged
+        "reduced_until_byte",  # no further decrease until this is acknowledged
+        "is_reduction_due",  # the next PAYLOAD is to tell of a decrease
     ),
     align=True,
 )
@@ -256,5 +279,6 @@ def init_links(
     links["cwnd_q20"] = min(int(params[0]["initial_cwnd_bytes"] // params[0]["mtu_bytes"]), MAX_CWND_PACKETS) << 20
     for name in ("open_timeout_ps", "close_timeout_ps"):
         links[name] = params[0][name]
+    links["alpha_q20"] = 1 << 20  # 1, as RFC 8257 has it at first
     links["rto_ps"] = params[0]["rto_initial_ps"]
     return np.zeros(int(counts.sum()), SENT)

@@ -30,7 +30,7 @@ class Kept(IntEnum):
 COUNTERS = (
     "payloads_sent payloads_resent bytes_resent timeouts probes_sent resends_spurious acks_sent acks_repeated "
     "nacks_sent nacks_received nacks_stale nack_fulls_sent nack_fulls_received duplicates_received gaps_received "
-    "dropped_illegal dropped_stale dropped_lost"
+    "marks_received echoes_received dropped_illegal dropped_stale dropped_lost"
 )
 """Fields that no rule reads: a test fills them with anything and finds the same states."""
 
@@ -53,7 +53,8 @@ _FIELDS = {
     # of the bounds, of congestion control, and of the profile for the reference module
     Kept.CONSTANT: (
         "vc rx_limit_bytes ring_base ring_mask cwnd_bytes cwnd_q20 pace_at_ps decreased_at_ps ssthresh_bytes "
-        "ca_acked_bytes rules open_timeout_ps "
+        "ca_acked_bytes alpha_q20 marked_bytes share_from_byte share_until_byte reduced_until_byte is_reduction_due "
+        "rules open_timeout_ps "
         "close_timeout_ps repeat_at_ps repeats repeat_rx_seq reopens reopened_at_byte skipped_bytes"
     ),
 }

@@ -193,7 +193,7 @@ def _open_capture(
         seed=fabric.seed, message_bytes=world.flows["size_bytes"], version=fabric.scenario.roce.version,
         first_psns=world.qps["initial_psn"][0::2] if fabric.profile.is_selective else None,
         mtu_bytes=(fabric.scenario.tcp if fabric.profile.is_tcp else fabric.scenario.roce).mtu_bytes,
-        window_bytes=fabric.scenario.tcp.window_bytes,
+        window_bytes=fabric.scenario.tcp.window_bytes, is_ipv4=fabric.scenario.ttpoe.mode == "ipv4",
     )  # fmt: skip
     writer = CaptureWriter(
         out / display_name(fabric), builder, sorted(ports), resolution=timestamps, rate_bps=topology.rate_bps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ttpoe import units
-from ttpoe.cli.types import FRACTION, RATE, TIME
+from ttpoe.cli.types import FRACTION, RATE, SIZE, TIME
 
 if TYPE_CHECKING:
     from ttpoe.impair import ImpairmentConfig
@@ -65,6 +65,10 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "type": FRACTION, "metavar": "FRACTION", "help": "Damage frames; the FCS shows it, so they are dropped."}),
     ("--corrupt-undetected", "corrupt_undetected", {
         "type": FRACTION, "metavar": "FRACTION", "help": "Flip bits and deliver: the SHA-256 must tell."}),
+    ("--mark", "mark", {
+        "type": FRACTION, "metavar": "FRACTION", "help": "Mark CE what ECN allows it for: `dctcp`'s data."}),
+    ("--mark-above", "mark_above_bytes", {
+        "type": SIZE, "metavar": "SIZE", "help": "Mark so what finds more than this waiting for --rate."}),
     ("--duplicate", "duplicate", {"type": FRACTION, "metavar": "FRACTION", "help": "Deliver frames twice."}),
     ("--reorder", "reorder", {"type": FRACTION, "metavar": "FRACTION", "help": "Let up to 8 frames overtake one."}),
     ("--delay", "delay_ps", {"type": TIME, "metavar": "TIME", "help": "Deliver later, each way; kept to about 1 ms."}),

@@ -25,6 +25,7 @@ _OPTIONS = {
     "tcp.mtu_bytes": "--mtu",
     "ttpoe.window_bytes": "--window",
     "ttpoe.congestion_control": "--congestion-control",
+    "ttpoe.mode": "--ipv4",
     "tcp.rto_min_ps": "--rto-min",
     "hosts.drain_rate_bps": "--drain-rate",
     "hosts": "--drain-rate",
@@ -47,6 +48,7 @@ _OPTIONS = {
 @click.option("--alpha", type=float, metavar="FACTOR", help="Dynamic threshold: a queue's share of what is free. [1.0]")
 @click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
 @click.option("--congestion-control", type=click.Choice(CONGESTION_CONTROLS), help="TTPoE's, beside --window. [fixed]")
+@click.option("--ipv4", "is_ipv4", is_flag=True, help="TTPoE in IPv4 mode, where frames can be marked.")
 @click.option("--rto-min", type=TIME, help="iWARP's least retransmission timeout. [200ms]")
 @click.option("--drain-rate", type=RATE, help="TTPoE's receiver is read no faster than this, per link. [at once]")
 @click.option("--jitter", type=TIME, help="Senders start at random within this time. [0us]")
@@ -56,8 +58,8 @@ _OPTIONS = {
 def command(
     transport: str | None, senders: int | None, size: int | None, rate: int | None, delay: int | None,
     mtu: int | None, buffer: int | None, alpha: float | None, window: int | None, congestion_control: str | None,
-    rto_min: int | None, drain_rate: int | None, jitter: int | None, seed: int | None, repeat: int | None,
-    out: Path | None, capture: str | None, timestamps: str, as_json: bool,
+    is_ipv4: bool, rto_min: int | None, drain_rate: int | None, jitter: int | None, seed: int | None,
+    repeat: int | None, out: Path | None, capture: str | None, timestamps: str, as_json: bool,
 ) -> int:  # fmt: skip
     """N senders send one message each to one receiver, at once: who finishes when, and why.
 
@@ -80,6 +82,7 @@ def command(
     set_field(values, "roce.mtu_bytes", mtu)
     set_field(values, "ttpoe.window_bytes", window)
     set_field(values, "ttpoe.congestion_control", congestion_control)
+    set_field(values, "ttpoe.mode", "ipv4" if is_ipv4 else None)
     set_field(values, "tcp.mtu_bytes", mtu)
     set_field(values, "tcp.rto_min_ps", rto_min)
     set_field(values, "hosts.drain_rate_bps", drain_rate)

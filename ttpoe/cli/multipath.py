@@ -31,6 +31,7 @@ _OPTIONS = {
     "roce.mtu_bytes": "--mtu",
     "tcp.mtu_bytes": "--mtu",
     "ttpoe.window_bytes": "--window",
+    "ttpoe.mode": "--ipv4",
     "ttpoe": "--window and --mtu",
     "seed": "--seed",
     "repeat": "--repeat",
@@ -113,6 +114,7 @@ def _workload(name: str | None, flows: Path | None, hosts: int, given: dict[str,
 @click.option("--mtu", type=SIZE, help="Payload of a frame, for every transport. [ttpoe 1024, roce 4096, iwarp 1440]")
 @click.option("--buffer", type=SIZE, help="Shared buffer of each switch. [12MB]")
 @click.option("--window", type=SIZE, help="TTPoE's window of payload, per link. [1MB]")
+@click.option("--ipv4", "is_ipv4", is_flag=True, help="TTPoE in IPv4 mode, where frames can be marked.")
 @click.option(
     "--frame-overhead", type=click.Choice(["real", "peer"]), help="peer: no headers, as other simulators. [real]"
 )
@@ -124,7 +126,7 @@ def command(
     workload: str | None, flows: Path | None, transport: str | None, routing: str | None,
     size: int | None, peers: int | None, load: float | None, distribution: str | None, messages: int | None,
     duration: int | None, parallel: int | None, chunks: int | None, compute: int | None,
-    rate: int | None, delay: int | None, mtu: int | None, buffer: int | None, window: int | None,
+    rate: int | None, delay: int | None, mtu: int | None, buffer: int | None, window: int | None, is_ipv4: bool,
     frame_overhead: str | None, jitter: int | None, seed: int | None, repeat: int | None,
     out: Path | None, capture: str | None, timestamps: str, as_json: bool, **network: Any,
 ) -> int:  # fmt: skip
@@ -150,7 +152,7 @@ def command(
     for field, value in (
         ("transports", names(transport)), ("routings", names(routing)), ("link.rate_bps", rate),
         ("link.delay_ps", delay), ("switch.buffer_bytes", buffer), ("ttpoe.mtu_bytes", mtu), ("roce.mtu_bytes", mtu),
-        ("tcp.mtu_bytes", mtu),
+        ("tcp.mtu_bytes", mtu), ("ttpoe.mode", "ipv4" if is_ipv4 else None),
         ("ttpoe.window_bytes", window), ("frame_overhead", frame_overhead), ("seed", seed), ("repeat", repeat),
     ):  # fmt: skip
         set_field(values, field, value)

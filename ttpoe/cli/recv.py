@@ -240,7 +240,7 @@ class _Server:
 @endpoint_options
 def command(
     out: str, once: bool, force: bool, is_ipv4: bool, timeout: int, interface: str, mtu: int, window: int,
-    profile: str, as_json: bool,
+    congestion_control: str, profile: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Receive files from `ttpoe send`, until Ctrl-C or, with --once, one.
 
@@ -249,7 +249,8 @@ def command(
 
     Exit status 1: it could not be stored. 3: it did not arrive whole.
     """
-    config = endpoint_config(mtu, window, profile)
+    mode = "ipv4" if is_ipv4 else "ethernet"
+    config = endpoint_config(mtu, window, profile, congestion_control, mode)
     path = None if out == "-" else Path(out)
     if path is None and as_json:
         raise click.UsageError("--json and --out - would share standard output; leave one out")
@@ -263,7 +264,7 @@ def command(
 
     server = _Server(_Target(path, force), timeout / PS_PER_S, is_once=once, as_json=as_json)
     try:
-        asyncio.run(server.run(interface, "ipv4" if is_ipv4 else "ethernet", config))
+        asyncio.run(server.run(interface, mode, config))
     except InterfaceError as error:
         raise click.ClickException(str(error)) from None
     return server.status

@@ -143,14 +143,15 @@ async def _close(stream: Stream) -> None:
 @click.option("--vc", type=click.IntRange(0, 2), metavar="N", default=2, help="Virtual channel. [2]")
 @endpoint_options
 def command(
-    file: str, peer: tuple[str, str], vc: int, interface: str, mtu: int, window: int, profile: str, as_json: bool
-) -> int:
+    file: str, peer: tuple[str, str], vc: int, interface: str, mtu: int, window: int, congestion_control: str,
+    profile: str, as_json: bool,
+) -> int:  # fmt: skip
     """Send FILE, or standard input for -, to a machine where `ttpoe recv` runs.
 
     An IPv4 address selects IPv4 mode, which the receiver must run with --ipv4. Done means that the receiver has
     compared SHA-256 and given the file its name. Exit status 3: it has not, and why.
     """
-    config = endpoint_config(mtu, window, profile)
+    config = endpoint_config(mtu, window, profile, congestion_control, peer[0])
 
     from ttpoe.errors import InterfaceError, LocalProtocolError
 

@@ -55,13 +55,14 @@ def show(
 
     A line has the frame's number, its time in seconds to the nanosecond, interface and direction where the file tells
     them, source > destination, protocol, opcode, ids (tx and rx, or QP and PSN), bytes of payload, bytes of the frame
-    without FCS, and after ! why an endpoint would refuse it.
+    without FCS, ECN field (ECT(0), CE) and congestion bits (echo, reduced) where they are set, and after ! why an
+    endpoint would refuse it.
 
     \b
     --json has the fields number, time_ns (since the epoch of the capture), interface,
     direction (in, out), kind, opcode, src, dst, vc, tx, rx, dest_qp, psn, msn,
-    pause (quanta by priority; "all" for PAUSE), payload_bytes, captured_bytes,
-    original_bytes and note; what does not apply is null.
+    pause (quanta by priority; "all" for PAUSE), payload_bytes, ecn, congestion,
+    captured_bytes, original_bytes and note; what does not apply is null.
 
     A capture that is cut or broken: the frames before, then one sentence on standard error, and exit status 1.
     """
@@ -175,6 +176,7 @@ def _line(frame: Frame, start_ns: int, row: Dissection, absolute: bool) -> str:
     captured = len(frame.data)
     cut = "" if captured == frame.original_bytes else f" captured {captured}"
     parts.append(f"frame {frame.original_bytes}{cut}")
+    parts += [told for told in (row.ecn, row.congestion) if told is not None]
     if row.note is not None:
         parts.append(f"! {row.note}")
     return "  ".join(parts)
@@ -197,6 +199,7 @@ def _json_line(frame: Frame, row: Dissection) -> str:
         "dest_qp": row.dest_qp, "psn": row.psn, "msn": row.msn,
         "pause": None if pause is None else {("all" if k < 0 else str(k)): quanta for k, quanta in pause.items()},
         "payload_bytes": row.payload_bytes,
+        "ecn": row.ecn, "congestion": row.congestion,
         "captured_bytes": len(frame.data), "original_bytes": frame.original_bytes,
         "note": row.note,
     }  # fmt: skip

@@ -11,6 +11,7 @@ import click
 from ttpoe.cli.types import Quantity
 from ttpoe.constants import MAX_PAYLOAD_BYTES
 from ttpoe.ipv4 import is_unicast, parse_ipv4
+from ttpoe.state import CONGESTION_CONTROLS
 from ttpoe.units import parse_size_bytes
 from ttpoe.wire import is_unicast_mac, parse_mac
 
@@ -86,11 +87,18 @@ profile_option = click.option(
 )  # fmt: skip
 
 
+congestion_option = click.option(
+    "--congestion-control", type=click.Choice(CONGESTION_CONTROLS), default="fixed",
+    help="Beside --window; dctcp in IPv4 mode. [fixed]",
+)  # fmt: skip
+
+
 def endpoint_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options ``--interface``, ``--mtu``, ``--window``, ``--profile``, ``--json``."""
+    """Give a command ``--interface``, ``--mtu``, ``--window``, ``--congestion-control``, ``--profile``, ``--json``."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line."),
         profile_option,
+        congestion_option,
         click.option("--window", type=WINDOW, default="1MB", help="Payload that may wait for its ACK. [1MB]"),
         click.option("--mtu", type=MTU, default="1024", help="Payload of a frame; above 1024 is ttpoe-jumbo. [1024]"),
         click.option("--interface", required=True, metavar="IF", help="Network interface."),
@@ -99,18 +107,28 @@ def endpoint_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def endpoint_config(mtu: int, window: int, profile: str, **changes: Any) -> EndpointConfig:
-    """Config for the options; a usage error names the option."""
+def endpoint_config(mtu: int, window: int, profile: str, congestion_control: str, mode: str) -> EndpointConfig:
+    """Config for the options; a usage error names the option. ``mode``: ``ethernet`` or ``ipv4``."""
     from ttpoe.config import EndpointConfig
 
     if window < mtu:
         raise click.UsageError(f"--window is {window}, below one payload of --mtu {mtu}; raise it")
     if profile == "reference" and mtu > MAX_PAYLOAD_BYTES:
         raise click.UsageError(f"--mtu is {mtu}; the reference module takes at most {MAX_PAYLOAD_BYTES}")
+    if congestion_control == "dctcp" and mode != "ipv4":
+        raise click.UsageError(
+            "--congestion-control: dctcp answers ECN marks, which frames in Ethernet mode have no field for; use IPv4 "
+            "mode, or take fixed, reno or swift"
+        )
+    if congestion_control == "dctcp" and profile == "reference":
+        raise click.UsageError(
+            "--congestion-control: dctcp needs a peer that echoes marks, which the reference module does not; take "
+            "fixed, reno or swift"
+        )
     try:
         return EndpointConfig.profile(
             profile, mtu_bytes=mtu, window_bytes=window, send_buffer_bytes=2 * window, receive_buffer_bytes=4 * window,
-            **changes,
+            congestion_control=congestion_control,
         )  # fmt: skip
     except ValueError as error:
         raise click.UsageError(f"--window, --mtu: {error}") from None

@@ -15,7 +15,7 @@ from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.conservation import arrived, check_conservation
 from emulator.engine import RunStatus
 from emulator.framing import control_wire_bytes, framing_of, message_frames, mtu_of
-from emulator.impair import BAD_FCS, COUNTERS, DUPLICATED
+from emulator.impair import BAD_FCS, BIT_ERRORS, COUNTERS, DUPLICATED
 from emulator.series import collect_series, edges_ps, extend
 from emulator.watchdog import INCIDENTS
 from ttpoe.state import Failure
@@ -88,6 +88,8 @@ class RunResult:
     """The same for a reader."""
     incidents: list[dict[str, Any]] = field(default_factory=list)
     """The first 1000 that the watchdog acted on: time in us, what, port, priority; ``counters`` has their number."""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """The first 1000 changes of links by ``events``: time in us, what, ports, and to what."""
     digest: str = ""
 
     @property
@@ -167,9 +169,11 @@ def frames_of(fabric: Fabric, size_bytes: int) -> ideal.Frames:
 
 
 def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
-    ports = fabric.world.ports
-    path = fabric.topology.path(src_nic, dst_nic)
-    return [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path]
+    """Lines as they are before any event."""
+    topology, pipeline_ps = fabric.topology, fabric.scenario.switch.pipeline_latency_ps
+    path = topology.path(src_nic, dst_nic)
+    delays = [int(topology.delay_ps[i]) + (pipeline_ps if topology.port_switch[i ^ 1] >= 0 else 0) for i in path]
+    return [ideal.Hop(int(topology.rate_bps[i]), delay_ps) for i, delay_ps in zip(path, delays, strict=True)]
 
 
 def ideal_flow_ps(fabric: Fabric, src_nic: int, dst_nic: int, size_bytes: int) -> int:
@@ -260,13 +264,12 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     known: dict[tuple[object, ...], int] = {}
     ports = w.ports
     for k, message in enumerate(fabric.messages):
-        path = fabric.topology.path(*fabric.flow_nics[k].tolist())
-        key = (message.size_bytes, *((int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path))
+        src_nic, dst_nic = fabric.flow_nics[k].tolist()
+        key = (message.size_bytes, *_hops(fabric, src_nic, dst_nic))
         if flows["fct_rx_ps"][k] < 0:
             flows["ideal_ps"][k] = -1
             continue
         if key not in known:
-            src_nic, dst_nic = fabric.flow_nics[k].tolist()
             known[key] = ideal_flow_ps(fabric, src_nic, dst_nic, message.size_bytes)
         flows["ideal_ps"][k] = known[key]
 
@@ -289,6 +292,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             "drops": int(queues[i]["drops"].sum()),
             "lost": int(lost[i]),
             "bad_fcs": int(fates[i, BAD_FCS]),
+            "bit_errors": int(fates[i, BIT_ERRORS]),
             "link_down": int(ports[i]["link_down"]),
             "ecn_marked": int(w.marking["marked"][i]),
             "trimmed": int(ports[i]["trimmed"]),
@@ -337,7 +341,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     impaired["bad_icrc"] = int(engine["bad_icrc"])
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
     wire = frames_of(fabric, largest.size_bytes).total
-    bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
+    bottleneck_bps = int(fabric.topology.rate_bps[fabric.watched_port])
     extend(w.engine, w.series, end_ps)
     series = _carry_on(collect_series(int(engine["series_kept"]), w.series, end_ps))
     digest = hashlib.sha256()
@@ -377,6 +381,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             }
             for row in w.incidents[: int(engine["incidents"])]
         ],
+        changes=[change.told(fabric.topology) for change in fabric.changes[:1000] if change.at_ps <= end_ps],
         digest=digest.hexdigest(),
     )
 

@@ -233,8 +233,8 @@ class Fabric:
         lasts = (ports["quantum_ps"] + 1) * self.scenario.switch.pause_quanta
         return int((lasts + ports["delay_ps"]).max()) + self.scenario.switch.pause_reaction_ps
 
-    def grow_events(self) -> None:
-        """Make room for more events, between two of them."""
+    def grow_events(self, least: int = 0) -> None:
+        """Make room for more events, between two of them; call again until there are ``least``."""
         w = self.world
         schedule = w.schedule[0]
         old = len(w.nodes)
@@ -245,7 +245,7 @@ class Fabric:
         schedule["cursor"] = 0
         schedule["due_count"] = left
         schedule["free_count"] += served
-        if schedule["free_count"] > old // 2:
+        if schedule["free_count"] >= max(old // 2 + 1, least):
             return
         nodes = chain(rows.doubled(w.nodes), old, int(schedule["free_head"]))
         schedule["free_head"] = old

@@ -48,7 +48,7 @@ class Timeline:
 
     def _reserve(self, events: int) -> None:
         while self._fabric.world.schedule[0]["free_count"] < events + MARGIN:
-            self._fabric.grow_events()
+            self._fabric.grow_events(events + MARGIN)
 
     def apply(self, k: int) -> None:
         """Do what stop ``k`` says, at the time of the event served last."""

@@ -281,8 +281,8 @@ MIXED: dict[str, Any] = incast(
     3, 60_000, switch={"buffer_bytes": 60_000}, roce={"rto_exponent": 4},
     link={"impairments": {
         "loss": 0.01, "burst_loss": 0.05, "burst_frames": 3.0, "bad_fcs": 0.01, "bit_error_rate": 1e-5,
-        "corrupt_undetected": 0.03, "duplicate": 0.05, "reorder": 0.03, "overtaking_wait_ps": "9us", "jitter_ps": "700ns", "lose_frames": [11],
-        "loss_every": 61, "flap_up_ps": "11us", "flap_down_ps": "2us"}},
+        "corrupt_undetected": 0.03, "duplicate": 0.05, "reorder": 0.03, "overtaking_wait_ps": "9us",
+        "jitter_ps": "700ns", "lose_frames": [11], "loss_every": 61, "flap_up_ps": "11us", "flap_down_ps": "2us"}},
     topology={"links": [{"hosts": [2], "bad_fcs_frames": [5]}]},
 )  # fmt: skip
 CHILD = """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emulator import roce, rows, series, tcp, world
+from emulator import roce, rows, series, world
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
 from emulator.engine import MARGIN
 from emulator.events import at_worst
@@ -22,6 +22,7 @@ from emulator.queue_pairs import build_roce
 from emulator.routing import FLOWLET, FLOWLET_SHIFT, POLICIES, ROUTING
 from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.tcp_config import build_tcp
+from emulator.tcp_rows import TCP_FRAME
 from emulator.topology import Topology
 from emulator.watchdog import INCIDENT
 from emulator.workloads import Message, dependents, name_hash
@@ -76,7 +77,7 @@ def assemble(fabric: Fabric) -> world.World:
         credits=memory.credits, retries=prepare_retries(scenario.link.retry_bytes, topology, frame_bytes),
         storms=np.zeros(len(ports) * PRIORITIES if has_watchdog else 1, np.int64),
         incidents=np.zeros(_INCIDENTS if has_watchdog else 1, INCIDENT),
-        out=out, roce_out=out.view(roce.ROCE_FRAME), tcp_out=out.view(tcp.TCP_FRAME),
+        out=out, roce_out=out.view(roce.ROCE_FRAME), tcp_out=out.view(TCP_FRAME),
         flows=_flows(fabric.messages), dependents=waiting, dependents_first=waiting_first, ends=ends,
         kicks=np.zeros(len(ports), np.int32), impairments=impairments, ordinals=ordinals,
         trace=np.zeros(_TRACE_ROWS if fabric.capture else 1, world.TRACE),
@@ -222,7 +223,7 @@ def _packets() -> dict[str, np.ndarray]:
 def frame_views(frames: np.ndarray) -> dict[str, np.ndarray]:
     """Header rows, and the same memory as other transports see it."""
     return {
-        "frames": frames, "roce_frames": frames.view(roce.ROCE_FRAME), "tcp_frames": frames.view(tcp.TCP_FRAME),
+        "frames": frames, "roce_frames": frames.view(roce.ROCE_FRAME), "tcp_frames": frames.view(TCP_FRAME),
     }  # fmt: skip
 
 

@@ -113,13 +113,14 @@ def replay(world, i, now_ps):
     p = int(port["line_head"])
     while p >= 0:
         packet = world.packets[p]
+        wire_bytes = int(packet["wire_bytes"])
         row["frames_replayed"] += 1
-        row["bytes_replayed"] += int(packet["wire_bytes"])
+        row["bytes_replayed"] += wire_bytes
         n = port["tx_frames"] + row["frames_replayed"]
-        size_bytes = int(packet["wire_bytes"]) - world.engine[0]["line_only_bytes"]
+        size_bytes = wire_bytes - world.engine[0]["line_only_bytes"]
         cause = cause_of_loss(impairment, world.ordinals, n, size_bytes, at_ps)
         packet["fate"] = (int(packet["fate"]) & ~CAUSE) | cause
-        at_ps += serialization_ps(packet["wire_bytes"], port["rate_bps"])
+        at_ps += serialization_ps(wire_bytes, port["rate_bps"])
         packet["arrive_ps"] = at_ps + port["delay_ps"]
         p = int(packet["next"])
     port["busy_until_ps"] = at_ps

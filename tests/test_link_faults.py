@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -359,3 +364,36 @@ def test_what_cannot_be_is_refused(event: dict[str, Any], transport: str, messag
                    **event}])  # fmt: skip
     with pytest.raises(ConfigError, match=message):
         make(values, transport)
+
+
+# The same in every mode
+
+MIXED = flows(
+    (1, 0, 60_000), (2, 0, 40_000), (0, 1, 20_000), roce={"rto_exponent": 3},
+    link={"retry_bytes": 9_000, "impairments": {"bit_error_rate": 1e-6}},
+    events=[{"at_ps": "3us", "what": "flap", "link": "h1", "down_ps": "700ns", "up_ps": "40us", "count": 2},
+            {"at_ps": "5us", "what": "impair", "link": "s0.p0", "impairments": {"bit_error_rate": 2e-5}},
+            {"at_ps": "50us", "what": "impair", "link": "s0.p0"},
+            {"at_ps": "4us", "what": "degrade", "link": "h2", "rate_bps": "33G"}],
+)  # fmt: skip
+CHILD = """
+import json, sys
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+from emulated import result_of
+from test_link_faults import MIXED
+with np.errstate(all="raise"):
+    print(json.dumps({transport: result_of(MIXED, transport).digest for transport in ("ib", "roce-pfc")}))
+"""
+
+
+@COMPILED
+@pytest.mark.parametrize("variable", ["NUMBA_DISABLE_JIT", pytest.param("NUMBA_BOUNDSCHECK", marks=pytest.mark.slow)])
+def test_interpreted_and_bounds_checked(variable: str) -> None:
+    ours = {name: result_of(MIXED, name) for name in ("ib", "roce-pfc")}
+    for result in ours.values():
+        assert result.unfinished == []
+        assert min(result.counters[name] for name in ("link_down", "link_replays", "frames_replayed")) > 0
+    done = subprocess.run([sys.executable, "-c", CHILD, str(Path(__file__).parent)], check=True, capture_output=True,
+                          text=True, env={**os.environ, variable: "1"})  # fmt: skip
+    assert json.loads(done.stdout) == {name: result.digest for name, result in ours.items()}

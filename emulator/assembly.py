@@ -9,6 +9,7 @@ import numpy as np
 from emulator import roce, rows, series, world
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
 from emulator.engine import MARGIN
+from emulator.events import at_worst
 from emulator.framing import data_wire_bytes, framing_of, line_only_bytes
 from emulator.host_config import drain_ratio
 from emulator.impair import build_impairments
@@ -57,12 +58,14 @@ def assemble(fabric: Fabric) -> world.World:
     margin = MARGIN + int(np.diff(waiting_first).max())
     ends, ports = _ends(fabric), _ports(fabric)
     used = tuple(sorted({*ends["priority"].tolist(), *ends["answer_priority"].tolist()}))
-    memory = divide_memory(scenario.switch, fabric.profile, topology, fabric.flow_nics, used, frame_bytes)
+    worst = at_worst(topology, fabric.changes)
+    memory = divide_memory(scenario.switch, fabric.profile, worst, fabric.flow_nics, used, frame_bytes)
     memory.switches["salt"] = [name_hash(fabric.seed, "switch", name) & 0xFFFFFFFF for name in topology.switch_names]
     _start_storms(fabric, ports, memory.ingress)
     dwrr, ports["weighted"] = share_lines(scenario.switch, topology, frame_bytes)
+    later = {port for change in fabric.changes if change.kind == "impair" for port in change.ports}
     impairments, ordinals, ports["impairment"] = build_impairments(
-        fabric.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames
+        fabric.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames, later
     )
     engine = _engine(fabric, frame_bytes, margin)
     has_watchdog = engine[0]["watchdog_detect_ps"] != units.NEVER

@@ -6,8 +6,8 @@ import numpy as np
 
 from emulator.buffer import PRIORITIES
 from emulator.credits import BLOCK_BYTES
-from emulator.impair import BAD_FCS
-from emulator.packet import PFC
+from emulator.impair import BIT_ERRORS
+from emulator.packet import CUT, PFC
 from emulator.world import World
 
 
@@ -67,7 +67,7 @@ def check_conservation(w: World) -> int:
             f"{engine['created']} frames created, {engine['delivered']} delivered, {engine['dropped']} dropped, "
             f"{engine['lost']} lost, so {balance} should be inside; {inside} are listed and {held} rows are held"
         )
-    told_lost = int(w.impairments["counts"][:, 1 : BAD_FCS + 1].sum() + engine["bad_icrc"] + engine["no_route"])
+    told_lost = int(w.impairments["counts"][:, 1 : BIT_ERRORS + 1].sum() + engine["bad_icrc"] + engine["no_route"])
     told_lost += int(w.ports["link_down"].sum())
     if told_lost != engine["lost"]:
         raise ConservationError(f"{engine['lost']} frames were lost; causes are known of {told_lost}")
@@ -104,7 +104,7 @@ def _check_credits(w: World) -> None:
         p = head
         while p >= 0:
             packet = w.packets[p]
-            if packet["kind"] < PFC:
+            if packet["kind"] < PFC and not packet["fate"] & CUT:  # whose blocks were freed when its line went down
                 sender = (int(packet["in_port"]) ^ 1) if port is None else port
                 row = sender * PRIORITIES + int(packet["priority"])
                 out[row] += -(-(int(packet["wire_bytes"]) - line_only) // BLOCK_BYTES)
@@ -124,5 +124,7 @@ def _check_credits(w: World) -> None:
             f"{int(w.credits['sent_blocks'].sum())} blocks were sent; {int(out.sum())} are in buffers and on lines, "
             f"and {int(freed.sum())} were freed"
         )
+    if (w.credits["limit_blocks"] > w.credits["granted_blocks"][far]).any():
+        raise ConservationError("a sender believes in more credits than its receiver has granted")
     if (out > w.credits["buffer_blocks"][far]).any():
         raise ConservationError("more is on a line and in the buffer behind it than the buffer holds")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.buffer import PRIORITY_SHIFT
-from emulator.packet import CREDIT, free_packet, take_packet
+from emulator.buffer import PRIORITIES, PRIORITY_SHIFT
+from emulator.packet import CREDIT, CUT, PFC, free_packet, take_packet
 from emulator.pfc import arm_port_timer, resume
 from ttpoe._jit import kernel
 
@@ -117,3 +117,41 @@ def on_lost(world, i, kind, priority, size_bytes, now_ps):
     world.ports[sender]["xoff"] = int(world.ports[sender]["xoff"]) | (1 << priority)
     world.ingress[row]["refresh_at_ps"] = at_ps
     arm_port_timer(world, sender, at_ps)
+
+
+@kernel(inline=True)
+def _take_back(world, far, first):
+    """Free the blocks that the data among the packets from ``first`` on, under way to port ``far``, was to occupy."""
+    p = first
+    while p >= 0:
+        packet = world.packets[p]
+        if packet["kind"] < PFC and int(packet["fate"]) & CUT == 0:
+            row = world.credits[(far << PRIORITY_SHIFT) + int(packet["priority"])]
+            row["granted_blocks"] += blocks(int(packet["wire_bytes"]) - world.engine[0]["line_only_bytes"])
+        p = int(packet["next"])
+
+
+@kernel(inline=True)
+def begin_anew(world, i):
+    """The line of port ``i`` goes down: its totals begin at nothing sent. To be called before its frames are cut.
+
+    What the far buffer still holds of earlier frames is no part of the new totals, and is granted when it is freed.
+    """
+    far = i ^ 1
+    _take_back(world, far, int(world.ports[i]["line_head"]))
+    if world.ports[i]["impairment"] >= 0:
+        _take_back(world, far, int(world.impairments[world.ports[i]["impairment"]]["held_head"]))
+    for priority in range(PRIORITIES):
+        sender = world.credits[(i << PRIORITY_SHIFT) + priority]
+        world.credits[(far << PRIORITY_SHIFT) + priority]["granted_blocks"] -= sender["sent_blocks"]
+        sender["sent_blocks"] = 0
+    tell_all(world, i)
+
+
+@kernel(inline=True)
+def tell_all(world, i):
+    """Port ``i`` knows what the far end of its line grants: after the updates with which a line begins."""
+    for priority in range(PRIORITIES):
+        receiver = world.credits[((i ^ 1) << PRIORITY_SHIFT) + priority]
+        receiver["told_blocks"] = receiver["granted_blocks"]
+        world.credits[(i << PRIORITY_SHIFT) + priority]["limit_blocks"] = receiver["granted_blocks"]

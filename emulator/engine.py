@@ -102,17 +102,17 @@ def _switch_arrival(world, i, p, now_ps):
     priority = int(packet["priority"])
     size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
     out_port = choose_port(world, switch_index, packet, now_ps)
-    if out_port <= DOWN:
-        lose_unsent(world, DOWN - out_port, p)
-        return
     if out_port < 0:
-        engine["no_route"] += 1
-        engine["lost"] += 1
         if engine["is_credited"] != 0:
             row = world.credits[(in_port << PRIORITY_SHIFT) + priority]
             give_back(world.ports[in_port], row, priority, size_bytes)
             kick(world, in_port)
-        free_packet(engine, world.packets, p)
+        if out_port <= DOWN:
+            lose_unsent(world, DOWN - out_port, p)
+        else:
+            engine["no_route"] += 1
+            engine["lost"] += 1
+            free_packet(engine, world.packets, p)
         return
     verdict = _admit(world, switch_index, in_port, out_port, priority, size_bytes)
     if verdict > ADMITTED_XOFF and engine["trim_priority"] >= 0:
@@ -209,11 +209,11 @@ def run(world, until_ps, max_events):
             lost = 0
             if int(world.packets[p]["fate"]) & CUT:
                 lose_cut(world, index, p)
-                lost = 1
+                lost = 2  # its credits are back since its line went down
             elif world.packets[p]["fate"] != 0:
                 lost = is_lost(engine, world.impairments, world.packets, p, ports[index]["impairment"], is_at_host)
             if lost != 0:
-                if engine["is_credited"] != 0:
+                if engine["is_credited"] != 0 and lost == 1:
                     on_lost(world, far, kind, priority, size_bytes, now_ps)
                     kick(world, far)
             else:

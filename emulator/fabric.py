@@ -16,6 +16,7 @@ from emulator.assembly import assemble, chain, frame_views, groups_of
 from emulator.config import ConfigError, ScenarioConfig
 from emulator.deadlock import BufferCycle, Watch, check_routes
 from emulator.engine import RunStatus, run
+from emulator.events import changes_of
 from emulator.paths import Routes
 from emulator.results import RunResult, collect
 from emulator.shapes import build_topology
@@ -78,18 +79,11 @@ class Fabric:
             raise ConfigError(f"capture: there is no port {unknown[0]!r}; ports are {known} and so on")
         if capture and scenario.frame_overhead == "peer":
             raise ConfigError('capture: frames without headers cannot be captured; set frame_overhead = "real"')
-        if self.profile.flow_control == "credits" and any(c.duplicate for c in self.topology.impairments.values()):
-            raise ConfigError(
-                f"link.impairments.duplicate: {transport} accounts for each frame once by its credits; leave it out"
-            )
         if scenario.switch.trim_priority is not None and (self.profile.is_selective or self.profile.is_tcp):
             raise ConfigError(f"switch.trim_priority: {transport} has no use for headers alone; leave it out")
-        if scenario.events and (self.profile.flow_control == "credits" or scenario.link.retry_bytes):
-            raise ConfigError(
-                f"events: what is under way on a line that fails is not told to credits or link.retry_bytes; leave "
-                f"out {transport if self.profile.flow_control == 'credits' else 'link.retry_bytes'}, or the events"
-            )
         self.capture = capture
+        self.changes = changes_of(self.topology, scenario.events)
+        self._check_impairments()
         self.routes = self.topology.routes
         if self.routing == "weighted":
             self.routes = self.topology.routed(rate_bps=self.topology.rate_bps)
@@ -99,6 +93,23 @@ class Fabric:
         self.deadlock: BufferCycle | None = None
         self.timeline = Timeline(self) if scenario.events else None
         self.setup_s = time.perf_counter() - started
+
+    def _check_impairments(self) -> None:
+        """Refuse what a line must not do to frames that credits account for, or that it sends again itself."""
+        configs = [("link", way) for way in set(self.topology.impairments.values())]
+        configs += [("events", change.impairments) for change in self.changes if change.impairments is not None]
+        for where, way in configs:
+            if self.profile.flow_control == "credits" and way.duplicate:
+                raise ConfigError(
+                    f"{where}.impairments.duplicate: {self.transport} accounts for each frame once by its credits; "
+                    "leave it out"
+                )
+            for name in ("jitter_ps", "reorder", "duplicate"):
+                if self.scenario.link.retry_bytes and getattr(way, name):
+                    raise ConfigError(
+                        f"{where}.impairments.{name}: a link that retries keeps frames in order; leave it or "
+                        "link.retry_bytes out"
+                    )
 
     def _pairs_under_pfc(self) -> dict[int, np.ndarray]:
         """By priority under PFC: int (n, 2), the NICs that send it and are sent to."""
@@ -227,8 +238,8 @@ class Fabric:
         lasts = (ports["quantum_ps"] + 1) * self.scenario.switch.pause_quanta
         return int((lasts + ports["delay_ps"]).max()) + self.scenario.switch.pause_reaction_ps
 
-    def grow_events(self) -> None:
-        """Make room for more events, between two of them."""
+    def grow_events(self, least: int = 0) -> None:
+        """Make room for more events, between two of them; call again until there are ``least``."""
         w = self.world
         schedule = w.schedule[0]
         old = len(w.nodes)
@@ -239,7 +250,7 @@ class Fabric:
         schedule["cursor"] = 0
         schedule["due_count"] = left
         schedule["free_count"] += served
-        if schedule["free_count"] > old // 2:
+        if schedule["free_count"] >= max(old // 2 + 1, least):
             return
         nodes = chain(rows.doubled(w.nodes), old, int(schedule["free_head"]))
         schedule["free_head"] = old

@@ -8,7 +8,8 @@ what is in a frame, but for its ECN field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -27,14 +28,15 @@ LOST_EVERY = 3
 LOST_IN_BURSTS = 4
 LOST = 5
 BAD_FCS = 6
+BIT_ERRORS = 7
 # Other counters.
-DUPLICATED = 7
-REORDERED = 8
-CORRUPTED = 9
-MARKED = 10
+DUPLICATED = 8
+REORDERED = 9
+CORRUPTED = 10
+MARKED = 11
 COUNTERS = (
-    "link_down", "lost_by_name", "lost_every", "lost_in_bursts", "lost", "bad_fcs", "duplicated", "reordered",
-    "corrupted", "marked",
+    "link_down", "lost_by_name", "lost_every", "lost_in_bursts", "lost", "bad_fcs", "bit_errors", "duplicated",
+    "reordered", "corrupted", "marked",
 )  # fmt: skip
 """Names by number, from 1; those of :class:`ttpoe.impairments.ImpairmentCounters`."""
 
@@ -45,27 +47,31 @@ CAUSE = 63
 
 # Streams of random numbers.
 _S_LOSS, _S_BAD_FCS, _S_CORRUPT, _S_DUPLICATE, _S_REORDER, _S_BURST = 0, 1, 2, 3, 4, 5
-_S_OVERTAKING, _S_JITTER, _S_JITTER_LOW, _S_MARK = 6, 7, 8, 9
-_STREAMS = 10
+_S_OVERTAKING, _S_JITTER, _S_JITTER_LOW, _S_BITS, _S_BITS_LOW, _S_MARK = 6, 7, 8, 9, 10, 11
+_STREAMS = 12
+
+_CHANCES = ("loss", "bad_fcs", "corrupt_undetected", "mark", "duplicate", "reorder", "burst_begins", "burst_ends")
+"""Fields of a row that are probabilities, in 2**-32."""
 
 IMPAIRMENT = np.dtype(
     [
         (name, "i8")
         for name in (
-            # probabilities, in 2**-32
-            "loss", "bad_fcs", "corrupt_undetected", "mark", "duplicate", "reorder", "burst_begins", "burst_ends",
+            *_CHANCES,
             "loss_every", "flap_up_ps", "flap_period_ps", "jitter_ps", "max_overtaking", "overtaking_wait_ps",
+            "counted_from",  # frames that entered before what holds now; loss_every and names count from there
             "name_next", "name_end",  # ordinals of frames that are lost, in the list of all ports
             "bad_next", "bad_end",  # of those that arrive damaged
             # state
             "first_ps",  # when the first frame entered; NEVER before
             "is_in_burst",
+            "right_bits",  # before the next wrong one; -1: not drawn yet
             "latest_ps",  # arrival of the last frame on the line: none arrives before it
             "held_head", "held_tail",  # frames that wait to be overtaken, in the order in which they came
             "chain_tail",  # scratch: the last of what :func:`enter_line` or :func:`let_go_overdue` returned
         )
     ]
-    + [("salts", "i8", (2 * _STREAMS,)), ("counts", "i8", (1 + len(COUNTERS),))],
+    + [("bits_per_error", "f8"), ("salts", "i8", (2 * _STREAMS,)), ("counts", "i8", (1 + len(COUNTERS),))],
     align=True,
 )  # fmt: skip
 """One impaired way of a cable. Its packets' ``in_port`` counts, while they are held, who is yet to overtake them, and
@@ -73,32 +79,43 @@ IMPAIRMENT = np.dtype(
 
 
 def build_impairments(
-    seed: int, port_names: Sequence[str], configs: Mapping[int, ImpairmentConfig], bad_fcs: Mapping[int, Sequence[int]]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of the impaired ports, their ordinals, and int32 (ports,) with each port's row or -1."""
+    seed: int, port_names: Sequence[str], configs: Mapping[int, ImpairmentConfig],
+    bad_fcs: Mapping[int, Sequence[int]], later: Collection[int] = (),
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Rows of the impaired ports, their ordinals, and int32 (ports,) with each port's row or -1.
+
+    ``later`` are ports whose lines events impair: they have rows from the start, so that all their frames are counted.
+    """
     row_of = np.full(len(port_names), -1, np.int32)
-    ports = sorted({*configs, *bad_fcs})
+    ports = sorted({*configs, *bad_fcs, *later})
     rows = np.zeros(max(len(ports), 1), IMPAIRMENT)
-    rows["first_ps"] = NEVER
     rows["held_head"] = rows["held_tail"] = -1
-    ordinals: list[int] = []
+    ordinals = np.zeros(1, np.int64)
     for k, port in enumerate(ports):
         row_of[port] = k
-        row, config = rows[k], configs.get(port, ImpairmentConfig())
-        for name in ("loss", "bad_fcs", "corrupt_undetected", "mark", "duplicate", "reorder"):
-            row[name] = round(getattr(config, name) * 2**32)
-        row["burst_begins"] = round(config.burst_begins * 2**32)
-        row["burst_ends"] = round(config.burst_ends * 2**32)
-        for name in ("loss_every", "flap_up_ps", "jitter_ps", "max_overtaking", "overtaking_wait_ps"):
-            row[name] = getattr(config, name)
-        row["flap_period_ps"] = config.flap_up_ps + config.flap_down_ps if config.flap_down_ps else 0
-        for name, listed in (("name", config.lose_frames), ("bad", bad_fcs.get(port, ()))):
-            row[f"{name}_next"] = len(ordinals)
-            ordinals += sorted(set(listed))
-            row[f"{name}_end"] = len(ordinals)
+        ordinals = impair_row(rows[k], configs.get(port, ImpairmentConfig()), 0, ordinals)
+        rows[k]["bad_next"] = len(ordinals)
+        ordinals = np.append(ordinals, sorted(set(bad_fcs.get(port, ()))))
+        rows[k]["bad_end"] = len(ordinals)
         salt = name_hash(seed, "impairment", port_names[port])
-        row["salts"] = [name_hash(salt, "stream", str(n)) & 0xFFFFFFFF for n in range(2 * _STREAMS)]
-    return rows, np.array(ordinals or [0], np.int64), row_of
+        rows[k]["salts"] = [name_hash(salt, "stream", str(n)) & 0xFFFFFFFF for n in range(2 * _STREAMS)]
+    return rows, ordinals, row_of
+
+
+def impair_row(row: np.void, config: ImpairmentConfig, frames: int, ordinals: np.ndarray) -> np.ndarray:
+    """Have an IMPAIRMENT row, modified in place, do from now on what ``config`` says; returns the new ordinals.
+
+    ``frames`` have entered the line so far. What has happened to them stays so; bursts, bits and flaps begin anew.
+    """
+    for name in _CHANCES:
+        row[name] = round(getattr(config, name) * 2**32)
+    for name in ("loss_every", "flap_up_ps", "jitter_ps", "max_overtaking", "overtaking_wait_ps", "bits_per_error"):
+        row[name] = getattr(config, name)
+    row["flap_period_ps"] = config.flap_up_ps + config.flap_down_ps if config.flap_down_ps else 0
+    row["first_ps"], row["is_in_burst"], row["right_bits"], row["counted_from"] = NEVER, 0, -1, frames
+    row["name_next"] = len(ordinals)
+    row["name_end"] = len(ordinals) + len(set(config.lose_frames))
+    return np.append(ordinals, sorted(set(config.lose_frames)))
 
 
 @kernel(inline=True)
@@ -115,9 +132,25 @@ def _is_named(ordinals, row, n):
     return row["name_next"] < row["name_end"] and ordinals[row["name_next"]] == n
 
 
+@kernel(inline=True)
+def _has_wrong_bit(row, n, size_bytes):
+    """1 if one of the bits of frame ``n`` is wrong: those before the next wrong bit are counted down, drawn once."""
+    if row["right_bits"] < 0:
+        u = (((_draw(row, _S_BITS, n) << 20) | (_draw(row, _S_BITS_LOW, n) >> 12)) + 0.5) * 2.0**-52
+        row["right_bits"] = int(min(-math.log(u) * row["bits_per_error"], float(NEVER)))
+    if row["right_bits"] < 8 * size_bytes:
+        row["right_bits"] = -1  # what follows this frame does not know of it
+        return 1
+    row["right_bits"] -= 8 * size_bytes
+    return 0
+
+
 @kernel
-def cause_of_loss(row, ordinals, n, now_ps):
-    """Why the line loses frame ``n``, or 0."""
+def cause_of_loss(row, ordinals, n, size_bytes, now_ps):
+    """Why the line loses frame ``n`` of ``size_bytes``, FCS and all but preamble and gap, or 0."""
+    is_wrong = 0
+    if row["bits_per_error"] != 0:
+        is_wrong = _has_wrong_bit(row, n, size_bytes)
     if row["burst_begins"] != 0:
         turn = row["burst_ends"] if row["is_in_burst"] else row["burst_begins"]
         if _draw(row, _S_BURST, n) < turn:
@@ -126,9 +159,10 @@ def cause_of_loss(row, ordinals, n, now_ps):
         row["first_ps"] = now_ps
     if row["flap_period_ps"] != 0 and (now_ps - row["first_ps"]) % row["flap_period_ps"] >= row["flap_up_ps"]:
         return LINK_DOWN
-    if _is_named(ordinals, row, n):
+    since = n - row["counted_from"]
+    if _is_named(ordinals, row, since):
         return LOST_BY_NAME
-    if row["loss_every"] != 0 and n % row["loss_every"] == 0:
+    if row["loss_every"] != 0 and since % row["loss_every"] == 0:
         return LOST_EVERY
     if row["is_in_burst"] != 0:
         return LOST_IN_BURSTS
@@ -140,7 +174,7 @@ def cause_of_loss(row, ordinals, n, now_ps):
         row["bad_next"] += 1
         if ordinals[row["bad_next"] - 1] == n:
             return BAD_FCS
-    return 0
+    return BIT_ERRORS if is_wrong else 0
 
 
 @kernel(inline=True)
@@ -199,7 +233,7 @@ def enter_line(engine, row, ordinals, packets, frames, p, n, now_ps):
     """
     packet = packets[p]
     due_ps = max(packet["arrive_ps"], row["latest_ps"])
-    cause = cause_of_loss(row, ordinals, n, now_ps)
+    cause = cause_of_loss(row, ordinals, n, int(packet["wire_bytes"]) - engine["line_only_bytes"], now_ps)
     if cause != 0:
         packet["fate"] = int(packet["fate"]) | cause
         row["latest_ps"] = due_ps

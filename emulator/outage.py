@@ -1,11 +1,13 @@
 """A line that goes down, comes up, or changes its rate; called between events, at the time of the last one.
 
 What was on the line is lost, what waits for it at a switch is dropped, and both ends forget the pauses they were told.
+Replay buffers are emptied, and credits begin anew.
 """
 
 from __future__ import annotations
 
 from emulator.buffer import PRIORITIES, PRIORITY_SHIFT
+from emulator.credits import begin_anew, tell_all
 from emulator.packet import CUT, free_packet
 from emulator.pfc import pause_for, resume
 from emulator.port import kick, take_head
@@ -40,6 +42,29 @@ def _flush(world, i, priority, now_ps):
         free_packet(world.engine[0], world.packets, p)
 
 
+@kernel(inline=True)
+def _flush_replay(world, i):
+    """Empty the replay buffer of port ``i``: with numbers that begin anew nobody knows what of it has arrived.
+
+    Of a line that waits for a replay no arrival is to come, so its frames are lost at once.
+    """
+    row, port = world.retries[i], world.ports[i]
+    while row["ack_head"] >= 0:
+        p = row["ack_head"]
+        row["ack_head"] = int(world.packets[p]["next"])
+        world.engine[0]["delivered"] += 1
+        free_packet(world.engine[0], world.packets, p)
+    row["held_bytes"] = 0
+    row["is_waiting"] = 0
+    if row["replay_at_ps"] == NEVER:
+        return
+    row["replay_at_ps"] = NEVER
+    while port["line_head"] >= 0:
+        p = int(port["line_head"])
+        port["line_head"] = int(world.packets[p]["next"])
+        lose_cut(world, i, p)
+
+
 @kernel(export=True)
 def take_down(world, i, now_ps):
     """The line that port ``i`` sends on goes down; to be called for both ports of a cable, :func:`try_later` after it.
@@ -54,6 +79,10 @@ def take_down(world, i, now_ps):
     """
     port = world.ports[i]
     port["is_departure_pending"] = int(port["is_departure_pending"]) | IS_DOWN
+    if world.engine[0]["is_credited"] != 0:
+        begin_anew(world, i)
+    if world.engine[0]["retry_bytes"] != 0:
+        _flush_replay(world, i)
     _cut(world, int(port["line_head"]))
     if port["impairment"] >= 0:
         _cut(world, int(world.impairments[port["impairment"]]["held_head"]))
@@ -72,14 +101,17 @@ def bring_up(world, i, now_ps):
     """The line that port ``i`` sends on comes up; parameters as for :func:`take_down`.
 
     It comes up paused where its far end still asks for that: a pause that came a delay later would find the headroom
-    filled before.
+    filled before. With credits it comes up knowing them: lines exchange them before they carry data.
     """
     port = world.ports[i]
     port["is_departure_pending"] = int(port["is_departure_pending"]) & ~IS_DOWN
-    port["pfc_due"] = int(port["xoff"])
-    for priority in range(PRIORITIES):
-        if (int(world.ports[i ^ 1]["xoff"]) >> priority) & 1:
-            pause_for(world, i, priority, world.engine[0]["pfc_quanta"], now_ps)
+    if world.engine[0]["is_credited"] != 0:
+        tell_all(world, i)
+    else:
+        port["pfc_due"] = int(port["xoff"])
+        for priority in range(PRIORITIES):
+            if (int(world.ports[i ^ 1]["xoff"]) >> priority) & 1:
+                pause_for(world, i, priority, world.engine[0]["pfc_quanta"], now_ps)
     kick(world, i)
 
 

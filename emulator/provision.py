@@ -219,10 +219,6 @@ def prepare_retries(retry_bytes: int | None, topology: Topology, frame_bytes: in
         raise ConfigError(
             f"link.retry_bytes: {retry_bytes} is less than a frame of {frame_bytes} bytes on the line; raise it"
         )
-    for way in topology.impairments.values():
-        for name in ("jitter_ps", "reorder", "duplicate"):
-            if getattr(way, name):
-                raise ConfigError(f"link.retry_bytes: a link that retries keeps frames in order; leave {name} out")
     rows = np.zeros(len(topology.port_names), RETRY)
     rows["replay_at_ps"] = NEVER
     rows["ack_head"] = rows["ack_tail"] = -1

@@ -16,7 +16,7 @@ from emulator.conservation import arrived, check_conservation
 from emulator.engine import RunStatus
 from emulator.failures import explain, failure_name
 from emulator.framing import control_wire_bytes, framing_of, message_frames, mtu_of
-from emulator.impair import BAD_FCS, COUNTERS, DUPLICATED
+from emulator.impair import BAD_FCS, BIT_ERRORS, COUNTERS, DUPLICATED
 from emulator.series import collect_series, edges_ps, extend
 from emulator.watchdog import INCIDENTS
 from ttpoe.units import NEVER, PS_PER_US
@@ -79,6 +79,8 @@ class RunResult:
     """The same for a reader."""
     incidents: list[dict[str, Any]] = field(default_factory=list)
     """The first 1000 that the watchdog acted on: time in us, what, port, priority; ``counters`` has their number."""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """The first 1000 changes of links by ``events``: time in us, what, ports, and to what."""
     digest: str = ""
 
     @property
@@ -159,9 +161,11 @@ def frames_of(fabric: Fabric, size_bytes: int) -> ideal.Frames:
 
 
 def _hops(fabric: Fabric, src_nic: int, dst_nic: int) -> list[ideal.Hop]:
-    ports = fabric.world.ports
-    path = fabric.topology.path(src_nic, dst_nic)
-    return [ideal.Hop(int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path]
+    """Lines as they are before any event."""
+    topology, pipeline_ps = fabric.topology, fabric.scenario.switch.pipeline_latency_ps
+    path = topology.path(src_nic, dst_nic)
+    delays = [int(topology.delay_ps[i]) + (pipeline_ps if topology.port_switch[i ^ 1] >= 0 else 0) for i in path]
+    return [ideal.Hop(int(topology.rate_bps[i]), delay_ps) for i, delay_ps in zip(path, delays, strict=True)]
 
 
 def ideal_flow_ps(fabric: Fabric, flow: int) -> int:
@@ -253,8 +257,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     known: dict[tuple[object, ...], int] = {}
     ports = w.ports
     for k, message in enumerate(fabric.messages):
-        path = fabric.topology.path(*fabric.flow_nics[k].tolist())
-        key = (message.size_bytes, *((int(ports[i]["rate_bps"]), int(ports[i]["delay_ps"])) for i in path))
+        src_nic, dst_nic = fabric.flow_nics[k].tolist()
+        key = (message.size_bytes, *_hops(fabric, src_nic, dst_nic))
         if flows["fct_rx_ps"][k] < 0:
             flows["ideal_ps"][k] = -1
             continue
@@ -281,6 +285,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             "drops": int(queues[i]["drops"].sum()),
             "lost": int(lost[i]),
             "bad_fcs": int(fates[i, BAD_FCS]),
+            "bit_errors": int(fates[i, BIT_ERRORS]),
             "link_down": int(ports[i]["link_down"]),
             "ecn_marked": int(w.marking["marked"][i]),
             "trimmed": int(ports[i]["trimmed"]),
@@ -330,7 +335,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     impaired["bad_icrc"] = int(engine["bad_icrc"])
     largest = fabric.messages[int(np.argmax(flows["size_bytes"]))]
     wire = frames_of(fabric, largest.size_bytes).total
-    bottleneck_bps = int(ports[fabric.watched_port]["rate_bps"])
+    bottleneck_bps = int(fabric.topology.rate_bps[fabric.watched_port])
     extend(w.engine, w.series, end_ps)
     series = _carry_on(collect_series(int(engine["series_kept"]), w.series, end_ps))
     digest = hashlib.sha256()
@@ -371,6 +376,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
             }
             for row in w.incidents[: int(engine["incidents"])]
         ],
+        changes=[change.told(fabric.topology) for change in fabric.changes[:1000] if change.at_ps <= end_ps],
         digest=digest.hexdigest(),
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from emulator.impair import CAUSE, cause_of_loss
-from emulator.packet import LINK_ACK, free_packet, take_packet
+from emulator.packet import CUT, LINK_ACK, free_packet, take_packet
 from emulator.pfc import arm_port_timer
 from emulator.schedule import ARRIVAL, push
 from ttpoe._jit import kernel
@@ -88,7 +88,10 @@ def is_gap(engine, row, packets, p, now_ps):
 def arrives_whole(world, i, now_ps):
     """1 if the first frame of port ``i``'s line, which is due, may be taken off it; else the link sends it again."""
     row = world.retries[i]
-    is_missing = is_gap(world.engine[0], row, world.packets, int(world.ports[i]["line_head"]), now_ps)
+    p = int(world.ports[i]["line_head"])
+    if int(world.packets[p]["fate"]) & CUT:  # lost with its line, and in no replay buffer any more
+        return 1
+    is_missing = is_gap(world.engine[0], row, world.packets, p, now_ps)
     next_ps = row["replay_at_ps"]
     if row["is_waiting"] != 0:
         next_ps = min(next_ps, next_ack_ps(row, world.packets))
@@ -110,11 +113,14 @@ def replay(world, i, now_ps):
     p = int(port["line_head"])
     while p >= 0:
         packet = world.packets[p]
+        wire_bytes = int(packet["wire_bytes"])
         row["frames_replayed"] += 1
-        row["bytes_replayed"] += int(packet["wire_bytes"])
+        row["bytes_replayed"] += wire_bytes
         n = port["tx_frames"] + row["frames_replayed"]
-        packet["fate"] = (int(packet["fate"]) & ~CAUSE) | cause_of_loss(impairment, world.ordinals, n, at_ps)
-        at_ps += serialization_ps(packet["wire_bytes"], port["rate_bps"])
+        size_bytes = wire_bytes - world.engine[0]["line_only_bytes"]
+        cause = cause_of_loss(impairment, world.ordinals, n, size_bytes, at_ps)
+        packet["fate"] = (int(packet["fate"]) & ~CAUSE) | cause
+        at_ps += serialization_ps(wire_bytes, port["rate_bps"])
         packet["arrive_ps"] = at_ps + port["delay_ps"]
         p = int(packet["next"])
     port["busy_until_ps"] = at_ps

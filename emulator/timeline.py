@@ -13,11 +13,13 @@ from emulator.deadlock import check_routes
 from emulator.engine import MARGIN
 from emulator.events import Change, Stop, stops_of
 from emulator.failures import HOST_FAILED
+from emulator.impair import impair_row
 from emulator.outage import bring_up, schedule_stops, take_down, try_later
 from emulator.paths import Routes, circle
 from emulator.routing import DOWN
 from emulator.world import set_rate
 from ttpoe.fsm import State
+from ttpoe.impairments import ImpairmentConfig
 from ttpoe.machine import release_at
 from ttpoe.units import NEVER
 
@@ -37,15 +39,16 @@ class Timeline:
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
         topology, scenario = fabric.topology, fabric.scenario
-        self.stops = stops_of(topology, scenario.events, scenario.routing.convergence_ps)
+        self.stops = stops_of(topology, fabric.changes, scenario.routing.convergence_ps)
         self.is_up = np.ones(len(topology.port_names), bool)
+        self._impairments = dict(topology.impairments)
         self._routes: dict[bytes, Routes] = {}
         self._reserve(len(self.stops))
         schedule_stops(fabric.world, np.array([stop.at_ps for stop in self.stops], np.int64))
 
     def _reserve(self, events: int) -> None:
         while self._fabric.world.schedule[0]["free_count"] < events + MARGIN:
-            self._fabric.grow_events()
+            self._fabric.grow_events(events + MARGIN)
 
     def apply(self, k: int) -> None:
         """Do what stop ``k`` says, at the time of the event served last."""
@@ -66,6 +69,10 @@ class Timeline:
         fabric = self._fabric
         w = fabric.world
         now_ps = int(w.engine[0]["now_ps"])
+        if change.kind == "impair":
+            for port in change.ports:
+                self._impair(port, change.impairments or ImpairmentConfig())
+            return
         for port in (end for first in change.ports for end in (first, first + 1)):
             if change.kind == "fail" and self.is_up[port]:
                 self.is_up[port] = False
@@ -79,6 +86,19 @@ class Timeline:
                     bring_up(w, port, now_ps)
         if change.host is not None and change.kind == "fail":
             self._forget_flows(change.host, now_ps)
+
+    def _impair(self, port: int, config: ImpairmentConfig) -> None:
+        """The way that begins at ``port`` does so from now on; what is under way, or held back, stays as it is."""
+        w = self._fabric.world
+        more_ps = config.delay_ps - self._impairments.get(port, ImpairmentConfig()).delay_ps
+        self._impairments[port] = config
+        frames = int(w.ports["tx_frames"][port])
+        w.ports["delay_ps"][port] += more_ps
+        if w.engine[0]["retry_bytes"]:
+            frames += int(w.retries["frames_replayed"][port])
+            w.retries["return_ps"][port ^ 1] += more_ps
+        ordinals = impair_row(w.impairments[w.ports["impairment"][port]], config, frames, w.ordinals)
+        self._fabric.world = w._replace(ordinals=ordinals)
 
     def _forget_flows(self, host: int, now_ps: int) -> None:
         """End the flows of a host that fails, those that would start before it is back included."""

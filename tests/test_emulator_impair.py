@@ -63,7 +63,7 @@ def test_the_names_are_those_of_the_real_line() -> None:
     "impairments",
     [
         {"loss": 0.01}, {"burst_loss": "1%", "burst_frames": 4.0}, {"loss_every": 50}, {"lose_frames": [1, 2, 9]},
-        {"bad_fcs": 0.01}, {"corrupt_undetected": 0.02}, {"duplicate": 0.05},
+        {"bad_fcs": 0.01}, {"bit_error_rate": 3e-6}, {"corrupt_undetected": 0.02}, {"duplicate": 0.05},
         {"reorder": 0.03, "overtaking_wait_ps": "9us"},
         {"jitter_ps": "3us"}, {"delay_ps": "5us"}, {"flap_up_ps": "30us", "flap_down_ps": "7us"},
         {"loss": 0.003, "bad_fcs": 0.003, "corrupt_undetected": 0.01, "duplicate": 0.01, "reorder": 0.01,
@@ -78,9 +78,10 @@ def test_every_frame_is_accounted_for(impairments: dict[str, Any], transport: st
     assert not result.unfinished
     assert not result.errors
     told = result.frames_impaired
-    losses = ("link_down", "lost_by_name", "lost_every", "lost_in_bursts", "lost", "bad_fcs", "bad_icrc")
+    losses = ("link_down", "lost_by_name", "lost_every", "lost_in_bursts", "lost", "bad_fcs", "bit_errors", "bad_icrc")
     assert sum(told[name] for name in losses) == result.counters["lost"]
-    assert sum(port["lost"] + port["bad_fcs"] for port in result.ports) + told["bad_icrc"] == result.counters["lost"]
+    by_port = sum(port["lost"] + port["bad_fcs"] + port["bit_errors"] for port in result.ports)
+    assert by_port + told["bad_icrc"] == result.counters["lost"]
     # What one end sent, the other has received, or it is told of, or it was under way when the last flow ended.
     assert sum(port["tx_frames"] - port["rx_frames"] - port["lost"] for port in result.ports) + told["duplicated"] >= 0
 
@@ -146,7 +147,7 @@ def test_cables_between_switches() -> None:
 def test_one_impairment_does_not_change_what_another_does() -> None:
     """The same frames are lost whatever else happens, and others under another seed."""
     alone, _, _ = lost_ordinals(impaired(loss=0.02))
-    for other in ({"bad_fcs": 1e-9}, {"corrupt_undetected": 0.1}, {"loss_every": 10_000}):
+    for other in ({"bad_fcs": 1e-9}, {"bit_error_rate": 1e-12}, {"corrupt_undetected": 0.1}, {"loss_every": 10_000}):
         assert lost_ordinals(impaired(loss=0.02, **other))[0][:5] == alone[:5]
     _, first, arrived = crossing(impaired(loss=0.02, jitter_ps="1ps"))
     late = np.setdiff1d(due_ps(first), np.concatenate([arrived["time_ps"], arrived["time_ps"] - 1]))
@@ -274,9 +275,9 @@ def test_a_pause_that_is_lost_breaks_the_promise_and_is_told() -> None:
 MIXED: dict[str, Any] = incast(
     3, 60_000, switch={"buffer_bytes": 60_000}, roce={"rto_exponent": 4},
     link={"impairments": {
-        "loss": 0.01, "burst_loss": 0.05, "burst_frames": 3.0, "bad_fcs": 0.01, "corrupt_undetected": 0.03,
-        "duplicate": 0.05, "reorder": 0.03, "overtaking_wait_ps": "9us", "jitter_ps": "700ns", "lose_frames": [11],
-        "loss_every": 61, "flap_up_ps": "11us", "flap_down_ps": "2us"}},
+        "loss": 0.01, "burst_loss": 0.05, "burst_frames": 3.0, "bad_fcs": 0.01, "bit_error_rate": 1e-5,
+        "corrupt_undetected": 0.03, "duplicate": 0.05, "reorder": 0.03, "overtaking_wait_ps": "9us",
+        "jitter_ps": "700ns", "lose_frames": [11], "loss_every": 61, "flap_up_ps": "11us", "flap_down_ps": "2us"}},
     topology={"links": [{"hosts": [2], "bad_fcs_frames": [5]}]},
 )  # fmt: skip
 

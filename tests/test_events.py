@@ -12,7 +12,7 @@ from test_graphs import graph
 
 from emulator.config import ConfigError, make_scenario
 from emulator.engine import RunStatus
-from emulator.events import stops_of
+from emulator.events import changes_of, stops_of
 from emulator.experiments.report import write_flows, write_ports
 from emulator.routing import DOWN
 
@@ -269,7 +269,7 @@ def test_what_comes_when():
     """A flap of two, 10 us down and 30 us up, with 15 us to converge; each reroute knows what held at its change."""
     scenario = make_scenario({**PERMUTATION, "events": [{**FLAP, "down_ps": "10us", "count": 2}]})
     fabric = make(PERMUTATION, "ttpoe")
-    stops = stops_of(fabric.topology, scenario.events, 15 * US)
+    stops = stops_of(fabric.topology, changes_of(fabric.topology, scenario.events), 15 * US)
     port = fabric.topology.port_names.index("a0.0.p2")
     told = [
         (s.at_ps // US, [c.kind for c in s.changes], None if s.reroute is None else bool(s.reroute[0][port]))

@@ -315,7 +315,8 @@ async def test_a_transfer_without_a_word_of_icmp(sides):
 
 IMPAIRMENTS = {
     "lost": {"loss": 0.01}, "lost_in_bursts": {"burst_loss": 0.01, "burst_frames": 4}, "lost_every": {"loss_every": 50},
-    "lost_by_name": {"lose_frames": (1, 2, 5, 9)}, "bad_fcs": {"bad_fcs": 0.01}, "duplicated": {"duplicate": 0.05},
+    "lost_by_name": {"lose_frames": (1, 2, 5, 9)}, "bad_fcs": {"bad_fcs": 0.01},
+    "bit_errors": {"bit_error_rate": 2e-6}, "duplicated": {"duplicate": 0.05},
     "reordered": {"reorder": 0.05}, "delayed": {"delay_ps": 3 * PS_PER_MS, "jitter_ps": 3 * PS_PER_MS},
     "link_down": {"rate_bps": 10**8, "flap_up_ps": 8 * PS_PER_MS, "flap_down_ps": 5 * PS_PER_MS},
     "queue_full": {"rate_bps": 10**8, "queue_bytes": 20_000},

@@ -114,6 +114,16 @@ def test_bad_line():
         assert 0.005 < report["frames_impaired"][fate] / report["frames_impaired"]["frames"] < 0.05
 
 
+def test_bit_errors_are_repaired():
+    """Some 1000 frames of 1088 bytes, and as many short ones: 27 of them on average."""
+    result = run("--size", "1MB", "--bit-error-rate", "3e-6", "--seed", "5", "--json")
+    report = json.loads(result.stdout)
+    assert result.returncode == 0, report["reason"]
+    assert report["sha256_sent"] == report["sha256_received"]
+    assert report["frames_impaired"]["bit_errors"] > 3
+    assert sum(report["frames_impaired"][name] for name in ("lost", "bad_fcs", "corrupted")) == 0
+
+
 def test_every_impairment_at_once_in_ipv4_mode(tmp_path):
     path = tmp_path / "wire.pcapng"
     result = run(
@@ -237,6 +247,7 @@ def test_a_dead_line_ends_by_the_retry_limit():
         (["--lose-frames", "1,x"], "--lose-frames"),
         (["--bad-fcs", "2"], "--bad-fcs"),
         (["--corrupt-undetected", "-1"], "--corrupt-undetected"),
+        (["--bit-error-rate", "1.5"], "--bit-error-rate"),
         (["--delay", "3"], "--delay"),
         (["--jitter", "x"], "--jitter"),
         (["--rate", "0"], "--rate"),

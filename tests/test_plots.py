@@ -193,6 +193,19 @@ def test_real_runs(tmp_path: Path) -> None:
     assert len(curves(figure.axes[3])) == 1, "only roce-pfc pauses"
 
 
+def test_changes_of_links_are_marked(tmp_path: Path) -> None:
+    events = [{"at_ps": "7us", "what": "flap", "link": "h1", "down_ps": "3us"},
+              {"at_ps": "1s", "what": "fail", "link": "h1"}]  # fmt: skip
+    values = {"workload": {"kind": "incast", "senders": 2, "size_bytes": 200_000}, "events": events}
+    results = [Fabric(make_scenario(values), name, 1).run() for name in ("ttpoe", "ib")]
+    figure = drawn(results, tmp_path / "a.png")
+    for panel in figure.axes[2:4]:
+        marks = [segment[0, 0] for lines in panel.collections for segment in lines.get_segments()]
+        assert marks == [7, 10]
+    assert "links change" in figure.axes[2].get_title()
+    assert "links change" not in drawn([make_result()], tmp_path / "b.png").axes[2].get_title()
+
+
 def test_does_not_touch_pyplot() -> None:
     code = "import sys, traces.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -38,6 +38,8 @@ _STYLES: dict[str, _Style] = {
 _OTHERS: tuple[_Style, ...] = (("#E69F00", "-", "v"), ("#56B4E9", (0, (4, 2)), "P"), ("#000000", (0, (2, 1)), "X"))
 _LOG_RATIO = 20
 """Values that differ by more than this share a logarithmic axis."""
+_CHANGE = {"color": "#999999", "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 0}
+"""A line where events change links."""
 _POINTS = 250
 """Points of a curve over time; each is the maximum of its buckets, so a queue that fills and drains stays a line."""
 
@@ -56,8 +58,9 @@ def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> N
     Notes
     -----
     The CDF counts all flows, so a curve that ends below 1 has unfinished ones. Queue depth and pauses are the maxima
-    of each bucket of time. The dotted lines are the wire bound of all flows together and the fair share of the
-    bottleneck's goodput limit; they are drawn where all flows start together and end at one host.
+    of each bucket of time, grey lines where events change links. The dotted lines are the wire bound of all flows
+    together and the fair share of the bottleneck's goodput limit; they are drawn where all flows start together and end
+    at one host.
     """
     if not results:
         raise ValueError("there is no result to plot; give at least one")
@@ -319,14 +322,17 @@ def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], st
             largest = np.maximum.reduceat(values, starts)
             panel.step(edges / unit, np.append(largest, largest[-1]), where="post", color=colour, linestyle=dashes,
                        linewidth=1.5, alpha=0.9)
+    changes = {change["time_us"] * PS_PER_US / unit for runs in groups.values() for change in runs[0].changes}
     for panel in (depth, pauses):
+        panel.vlines(sorted(changes), 0, 1, transform=panel.get_xaxis_transform(), **_CHANGE)
         if is_log:
             _log_axis(panel.xaxis, panel.set_xscale)
         panel.set_xlim(left=first_ps / unit, right=max(ends) * 1.02 / unit)
         panel.set_ylim(bottom=0)
         panel.set_xlabel(f"time since the start ({unit_name})")
     first = " (first seed)" if max(map(len, groups.values())) > 1 else ""
-    depth.set(title=f"Queue towards the receiver{first}", ylabel=f"largest depth ({depth_name})")
+    marked = "; grey: links change" if changes else ""
+    depth.set(title=f"Queue towards the receiver{first}{marked}", ylabel=f"largest depth ({depth_name})")
     pauses.set(title=f"Paused (port, priority) pairs{first}", ylabel="pairs paused at once (count)")
     pauses.yaxis.set_major_locator(MaxNLocator(integer=True))
     if not is_paused:

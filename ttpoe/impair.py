@@ -11,6 +11,7 @@ not, a full queue and the rate, a mark, delay and jitter, doubling, overtaking.
 from __future__ import annotations
 
 import heapq
+import math
 
 from ttpoe.constants import FCS_BYTES, MIN_ETHERNET_BYTES, PREAMBLE_AND_GAP_BYTES
 from ttpoe.impairments import ImpairmentConfig, ImpairmentCounters
@@ -56,6 +57,28 @@ class _Chance:
         return (self._random.draw() << 32 | self._random.draw()) % bound
 
 
+class _BitErrors:
+    """Wrong bits of a line, at a mean distance of :attr:`ImpairmentConfig.bits_per_error`: counts down to the next."""
+
+    def __init__(self, seed: int, stream: int, bits_per_error: float) -> None:
+        self._random = Pcg32(seed, stream)
+        self._bits_per_error = bits_per_error
+        self._right_bits = -1  # before the next wrong one; -1: not drawn yet
+
+    def strike(self, size_bytes: int) -> bool:
+        """Whether any bit of so many bytes is wrong."""
+        if self._bits_per_error == 0:
+            return False
+        if self._right_bits < 0:
+            u = ((self._random.draw() << 20 | self._random.draw() >> 12) + 0.5) * 2.0**-52
+            self._right_bits = int(min(-math.log(u) * self._bits_per_error, NEVER))
+        if self._right_bits < 8 * size_bytes:
+            self._right_bits = -1  # what follows this frame does not know of it
+            return True
+        self._right_bits -= 8 * size_bytes
+        return False
+
+
 class Impairment:
     """Decides the fate of each frame on one way of a line, and holds those that arrive later.
 
@@ -85,7 +108,8 @@ class Impairment:
         self._burst_begins = _Chance(seed, 5, config.burst_begins)
         self._burst_ends = _Chance(seed, 6, config.burst_ends)
         self._jitter = _Chance(seed, 7, 0.0)
-        self._mark = _Chance(seed, 8, config.mark)
+        self._bit_errors = _BitErrors(seed, 8, config.bits_per_error)
+        self._mark = _Chance(seed, 9, config.mark)
         self._is_in_burst = False
         self._first_ps: int | None = None
         self._line_free_ps = 0
@@ -100,7 +124,8 @@ class Impairment:
         self.counters.frames += 1
         if self._first_ps is None:
             self._first_ps = now_ps
-        if self._is_lost(now_ps):
+        frame_bytes = max(len(frame), MIN_ETHERNET_BYTES) + FCS_BYTES
+        if self._is_lost(frame_bytes, now_ps):
             return
         config, counters = self.config, self.counters
         data = bytes(frame)
@@ -116,8 +141,8 @@ class Impairment:
             if waiting > config.queue_bytes * 8 * PS_PER_S:
                 counters.queue_full += 1
                 return
-            on_line_bytes = max(len(data), MIN_ETHERNET_BYTES) + FCS_BYTES + PREAMBLE_AND_GAP_BYTES
-            self._line_free_ps = due_ps = free_ps + -(-on_line_bytes * 8 * PS_PER_S // config.rate_bps)
+            line_bytes = frame_bytes + PREAMBLE_AND_GAP_BYTES
+            self._line_free_ps = due_ps = free_ps + -(-line_bytes * 8 * PS_PER_S // config.rate_bps)
         if is_marked and (with_mark := marked(data)) is not None:
             counters.marked += 1
             data = with_mark
@@ -128,10 +153,10 @@ class Impairment:
         counters.delayed += due_ps > now_ps
         self._put_on_line(data, due_ps)
 
-    def _is_lost(self, now_ps: int) -> bool:
+    def _is_lost(self, frame_bytes: int, now_ps: int) -> bool:
         """Draw for every cause, so that their streams advance alike, and count the first that strikes."""
         config, counters = self.config, self.counters
-        is_lost, is_bad = self._loss.happens(), self._bad_fcs.happens()
+        is_lost, is_bad, is_wrong = self._loss.happens(), self._bad_fcs.happens(), self._bit_errors.strike(frame_bytes)
         is_burst = config.burst_loss > 0 and self._burst_strikes()
         assert self._first_ps is not None
         if config.flap_down_ps:
@@ -149,6 +174,8 @@ class Impairment:
             counters.lost += 1
         elif is_bad:
             counters.bad_fcs += 1
+        elif is_wrong:
+            counters.bit_errors += 1
         else:
             return False
         return True

@@ -5,12 +5,13 @@ Knows nothing of how a fate is drawn: :mod:`ttpoe.impair` does it on a wire, the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ttpoe.units import NEVER, PS_PER_MS, PS_PER_S
 
-FRACTIONS = ("loss", "burst_loss", "bad_fcs", "corrupt_undetected", "mark", "duplicate", "reorder")
-"""Fields that are fractions of frames, from 0 to 1."""
+FRACTIONS = ("loss", "burst_loss", "bad_fcs", "corrupt_undetected", "mark", "duplicate", "reorder", "bit_error_rate")
+"""Fields that are fractions of frames, from 0 to 1; the last one of bits."""
 _SWITCHES = (*FRACTIONS, "loss_every", "lose_frames", "rate_bps", "delay_ps", "jitter_ps", "flap_down_ps")
 """Fields of which any makes a line impaired."""
 
@@ -34,6 +35,9 @@ class ImpairmentConfig:
         Ordinals, from 1, of frames that are lost.
     bad_fcs : float
         Damaged so that the FCS shows it: dropped, and counted apart.
+    bit_error_rate : float
+        Bits that are received wrong, each on its own. A frame with a wrong bit from its destination address to its FCS,
+        both included, is dropped: 1 - (1 - rate)^bits of them.
     corrupt_undetected : float
         Delivered with one to three bits flipped.
     mark : float
@@ -65,6 +69,7 @@ class ImpairmentConfig:
     loss_every: int = 0
     lose_frames: tuple[int, ...] = ()
     bad_fcs: float = 0.0
+    bit_error_rate: float = 0.0
     corrupt_undetected: float = 0.0
     mark: float = 0.0
     rate_bps: int = 0
@@ -118,6 +123,17 @@ class ImpairmentConfig:
         return 1 / self.burst_frames
 
     @property
+    def bits_per_error(self) -> float:
+        """Mean of an exponential whose whole part is the number of right bits before a wrong one; 0 if none is wrong.
+
+        That number is geometric: floor(-ln u / -ln(1 - rate)), with u even over (0, 1). By log1p, so that it is exact
+        for rates as small as they come.
+        """
+        if self.bit_error_rate == 0:
+            return 0.0
+        return min(-1 / math.log1p(-min(self.bit_error_rate, 1 - 2**-53)), float(NEVER))
+
+    @property
     def is_active(self) -> bool:
         """Whether anything happens to any frame."""
         return any(getattr(self, name) for name in _SWITCHES)
@@ -134,6 +150,7 @@ class ImpairmentCounters:
     lost_every: int = 0
     lost_by_name: int = 0
     bad_fcs: int = 0
+    bit_errors: int = 0
     queue_full: int = 0
     corrupted: int = 0
     marked: int = 0

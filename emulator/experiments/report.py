@@ -76,6 +76,7 @@ def write_results(
         row["warnings"] = result.warnings
         row["deadlock"] = result.deadlock
         row["incidents"] = result.incidents
+        row["changes"] = result.changes
         row["counters"] = result.counters
         if (result.transport, result.routing) not in seen:
             seen.add((result.transport, result.routing))

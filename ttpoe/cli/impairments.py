@@ -63,6 +63,8 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "type": _Ordinals(), "metavar": "N[,N]", "help": "Lose these frames of each way, counted from 1."}),
     ("--bad-fcs", "bad_fcs", {
         "type": FRACTION, "metavar": "FRACTION", "help": "Damage frames; the FCS shows it, so they are dropped."}),
+    ("--bit-error-rate", "bit_error_rate", {
+        "type": FRACTION, "metavar": "RATE", "help": "Drop frames with a wrong bit; of so many bits one is: 1e-9."}),
     ("--corrupt-undetected", "corrupt_undetected", {
         "type": FRACTION, "metavar": "FRACTION", "help": "Flip bits and deliver: the SHA-256 must tell."}),
     ("--mark", "mark", {

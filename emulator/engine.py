@@ -29,6 +29,7 @@ from emulator.host import (
     wake_blocked,
 )
 from emulator.impair import is_lost
+from emulator.lookahead import look_ahead
 from emulator.outage import IS_DOWN, lose_cut, lose_unsent
 from emulator.packet import CREDIT, CUT, DATA, ECT, PFC, free_packet
 from emulator.pfc import ask_pause, on_pfc_frame, on_port_timer
@@ -69,34 +70,28 @@ def _admit(world, switch_index, in_port, out_port, priority, size_bytes):
     """The verdict on a frame that would leave by a port and priority."""
     if (int(world.ports[out_port]["storm"]) >> priority) & 1:
         return DROP_WATCHDOG
-    queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
-    ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
-    rules = world.rules[(switch_index << PRIORITY_SHIFT) + priority]
+    queue = world.queues[priority, out_port]
+    ingress = world.ingress[priority, in_port]
+    rules = world.rules[priority, switch_index]
     switch = world.switches[switch_index]
     return switch_on_frame(switch, world.shared[rules["shared"]], rules, ingress, queue, size_bytes)
 
 
 @kernel
-def _trim(world, switch_index, in_port, out_port, p, verdict):
-    """Cut packet ``p``, which was not admitted for the cause in ``verdict``, to its headers, and ask again.
+def _trim(engine, packet, frame, verdict):
+    """Cut a packet (PACKET and FRAME row), not admitted for the cause in ``verdict``, to its headers; 1 if it was.
 
     Only data frames of lossy priorities have something to cut. A receiver knows a trimmed frame by a payload of 0
     bytes. Source: Handley et al., "Re-architecting datacenter networks and stacks for low latency" (NDP), 2017; UEC.
     """
-    packet = world.packets[p]
-    if packet["kind"] != DATA or world.frames[p]["payload_bytes"] == 0:
-        return verdict
+    if packet["kind"] != DATA or frame["payload_bytes"] == 0:
+        return 0
     if verdict != DROP_QUEUE_THRESHOLD and verdict != DROP_BUFFER_FULL:
-        return verdict
-    engine = world.engine[0]
-    world.frames[p]["payload_bytes"] = 0
-    packet["wire_bytes"] = frame_wire_bytes(
-        engine["protocol"], engine["framing"], int(world.frames[p]["opcode"]), 0
-    )
+        return 0
+    frame["payload_bytes"] = 0
+    packet["wire_bytes"] = frame_wire_bytes(engine["protocol"], engine["framing"], int(frame["opcode"]), 0)
     packet["priority"] = engine["trim_priority"]
-    world.ports[out_port]["trimmed"] += 1
-    size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
-    return _admit(world, switch_index, in_port, out_port, engine["trim_priority"], size_bytes)
+    return 1
 
 
 @kernel(inline=True)
@@ -122,11 +117,12 @@ def _switch_arrival(world, i, p, now_ps):
         free_packet(engine, world.packets, p)
         return
     verdict = _admit(world, switch_index, in_port, out_port, priority, size_bytes)
-    if verdict > ADMITTED_XOFF and engine["trim_priority"] >= 0:
-        verdict = _trim(world, switch_index, in_port, out_port, p, verdict)
+    if verdict > ADMITTED_XOFF and engine["trim_priority"] >= 0 and _trim(engine, packet, world.frames[p], verdict):
+        world.ports[out_port]["trimmed"] += 1
         priority = int(packet["priority"])
         size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
-    queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
+        verdict = _admit(world, switch_index, in_port, out_port, priority, size_bytes)
+    queue = world.queues[priority, out_port]
     if verdict > ADMITTED_XOFF:
         drop(world, switch_index, queue, p, verdict)
         return
@@ -194,6 +190,7 @@ def run(world, until_ps, max_events):
             return _NEED_TRACE
         cursor = schedule["cursor"]
         schedule["cursor"] = cursor + 1
+        look_ahead(world, cursor)
         which = due_class(due, cursor)
         index = int(world.due_subject[cursor])
         engine["now_ps"] = now_ps
@@ -245,7 +242,7 @@ def run(world, until_ps, max_events):
                     answers = host_on_frame(world, p, now_ps)
         elif which == LINK_STATE:
             on_port_timer(world, index, now_ps)
-            if engine["watchdog_detect_ps"] != NEVER:
+            if engine["watchdog_detect_ps"] != NEVER and (ports[index]["paused"] != 0 or ports[index]["storm"] != 0):
                 watch_port(world, index, now_ps)
             if engine["retry_bytes"] != 0 and world.retries[index]["replay_at_ps"] != NEVER:
                 replay(world, index, now_ps)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator import roce, rows, series, tcp, world
-from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
+from emulator.buffer import PRIORITIES, QUEUE
 from emulator.config import ConfigError, ScenarioConfig, drain_ratio
 from emulator.deadlock import BufferCycle, Watch, check_routes
 from emulator.engine import MARGIN, RunStatus, run
@@ -63,9 +63,10 @@ def _schedule_flows(world):
         if world.flows[f]["unmet"] == 0:
             port = world.ports[world.ends[2 * f]["port"]]
             push(world, world.flows[f]["start_ps"], TIMER, len(world.ends) + f, port)
-    for row in range(len(world.ingress)):
-        if (int(world.ports[row >> PRIORITY_SHIFT]["xoff"]) >> (row & (PRIORITIES - 1))) & 1:
-            arm_port_timer(world, row >> PRIORITY_SHIFT, world.ingress[row]["refresh_at_ps"])
+    for i in range(len(world.ports)):
+        for priority in range(PRIORITIES):
+            if (int(world.ports[i]["xoff"]) >> priority) & 1:
+                arm_port_timer(world, i, world.ingress[priority, i]["refresh_at_ps"])
 
 
 class Fabric:
@@ -158,7 +159,7 @@ class Fabric:
         impairments, ordinals, ports["impairment"] = build_impairments(
             self.seed, topology.port_names, topology.impairments, topology.bad_fcs_frames
         )
-        queues = rows.zeros(n_ports * PRIORITIES, QUEUE)
+        queues = rows.zeros((PRIORITIES, n_ports), QUEUE)
         for name in ("head", "tail", "ready_head", "ready_tail"):
             queues[name] = -1
         queues["pause_until_ps"] = units.NEVER
@@ -295,7 +296,7 @@ class Fabric:
             for i in topology.nic_port[topology.nics(storm.host)].tolist():
                 ports["xoff"][i] = 1 << priority
                 ports["stuck_until_ps"][i] = units.NEVER if storm.end_ps is None else storm.end_ps
-                ingress["refresh_at_ps"][i * PRIORITIES + priority] = storm.start_ps
+                ingress["refresh_at_ps"][priority, i] = storm.start_ps
 
     @property
     def data_priorities(self) -> np.ndarray:

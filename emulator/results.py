@@ -271,8 +271,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         flows["ideal_ps"][k] = known[key]
 
     end_ps = int(engine["now_ps"])
-    queues = w.queues.reshape(-1, PRIORITIES)
-    ingress = w.ingress.reshape(-1, PRIORITIES)
+    queues = w.queues.T
+    ingress = w.ingress.T
     is_paused = (ports["paused"][:, None] >> np.arange(PRIORITIES)) & 1 != 0
     paused_ps = queues["paused_ps"] + np.where(is_paused, end_ps - queues["paused_since_ps"], 0)
     storms = np.resize(w.storms, (len(ports), PRIORITIES))  # a single zero where there is no watchdog

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.buffer import PRIORITY_SHIFT
 from emulator.schedule import mix32
 from ttpoe._jit import kernel
 
@@ -46,16 +45,16 @@ def _round_robin(world, group):
 
 
 @kernel(inline=True)
-def _random(world, group, salt):
+def _random(members, group, salt):
     """Each frame takes a port at random."""
     turn = group["turn"]
     group["turn"] = turn + 1
-    return world.members[group["first"] + ((mix32(turn ^ salt) * int(group["count"])) >> 32)]
+    return int(members[group["first"] + ((mix32(turn ^ salt) * int(group["count"])) >> 32)])
 
 
 @kernel
-def _adaptive(world, group, salt, priority, choices, now_ps):
-    """The shortest queue of ``choices`` draws (at most 8), or of all from a random start on; the first among equals.
+def _adaptive(members, queues, ports, group, salt, choices, now_ps):
+    """The shortest of ``queues`` (one priority's) of ``choices`` draws (at most 8), or of all from a random start on; the first among equals.
 
     Source: local adaptive routing as in Mitzenmacher's "power of two choices" (2001) and DRILL (2017) without memory.
     Lines that are down have no queue to look at, so they are passed over at once.
@@ -69,12 +68,12 @@ def _adaptive(world, group, salt, priority, choices, now_ps):
     least = 0
     for k in range(count if choices == 0 else choices):
         at = (start + k) % count if choices == 0 else (mix32(((turn << 3) + k) ^ salt) * count) >> 32
-        port = int(world.members[first + at])
+        port = int(members[first + at])
         if port < 0:
             down = port
             continue
-        depth = world.queues[(port << PRIORITY_SHIFT) + priority]["bytes"]
-        if world.ports[port]["busy_until_ps"] > now_ps:
+        depth = queues[port]["bytes"]
+        if ports[port]["busy_until_ps"] > now_ps:
             depth += 1  # an idle line before a busy one with nothing queued
         if best < 0 or depth < least:
             best, least = port, depth
@@ -82,20 +81,19 @@ def _adaptive(world, group, salt, priority, choices, now_ps):
 
 
 @kernel
-def _flowlet(world, group, salt, switch, entropy, now_ps):
+def _flowlet(members, row, group, salt, gap_ps, now_ps):
     """The flow's last port, unless it was silent for the gap: then one at random.
 
     Source: Kandula et al., "Dynamic load balancing without packet reordering", 2007; LetFlow (2017) chooses at random.
     """
-    row = world.flowlets[(switch << FLOWLET_SHIFT) + (mix32(entropy ^ salt) >> (32 - FLOWLET_SHIFT))]
-    if row["port"] < 0 or now_ps - row["last_ps"] > world.routing[0]["flowlet_gap_ps"]:
-        row["port"] = _random(world, group, salt)
+    if row["port"] < 0 or now_ps - row["last_ps"] > gap_ps:
+        row["port"] = _random(members, group, salt)
     else:
         is_member = False
         for k in range(int(group["count"])):
-            is_member = is_member or world.members[int(group["first"]) + k] == row["port"]
+            is_member = is_member or members[int(group["first"]) + k] == row["port"]
         if not is_member:  # another flow's row
-            row["port"] = _random(world, group, salt)
+            row["port"] = _random(members, group, salt)
     row["last_ps"] = now_ps
     return int(row["port"])
 
@@ -117,7 +115,9 @@ def choose_port(world, switch, packet, now_ps):
     if policy == ROUND_ROBIN:
         return int(_round_robin(world, group))
     if policy == RANDOM:
-        return int(_random(world, group, salt))
+        return _random(world.members, group, salt)
     if policy == ADAPTIVE:
-        return int(_adaptive(world, group, salt, int(packet["priority"]), routing["choices"], now_ps))
-    return int(_flowlet(world, group, salt, switch, int(packet["entropy"]), now_ps))
+        queues = world.queues[int(packet["priority"])]
+        return _adaptive(world.members, queues, world.ports, group, salt, routing["choices"], now_ps)
+    row = world.flowlets[(switch << FLOWLET_SHIFT) + (mix32(int(packet["entropy"]) ^ salt) >> (32 - FLOWLET_SHIFT))]
+    return _flowlet(world.members, row, group, salt, routing["flowlet_gap_ps"], now_ps)

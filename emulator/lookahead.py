@@ -1,0 +1,73 @@
+"""Fetching into the cache what the next events will touch, while the present one is served.
+
+In a large fabric nearly every row that an event touches was last touched thousands of events before, and is in no near
+cache. The events of a bucket are sorted, so the loop knows what comes: first the port, then the packet that the port
+names, then what the packet names. Hints only: results cannot depend on them. Small fabrics have too few
+events a bucket to look ahead, and no need to.
+"""
+
+from __future__ import annotations
+
+from emulator.schedule import ARRIVAL, DEPARTURE, due_class
+from emulator.world import ROCE, TTPOE
+from ttpoe._jit import kernel, prefetch
+
+_PORT, _PACKET, _REST = 6, 4, 2
+"""Events ahead at which each is fetched. Measured: fewer leave misses, more lose the events that a bucket begins with."""
+_LINE = 64
+
+
+@kernel(inline=True)
+def _first_waiting(world, i):
+    """The packet that port ``i``'s highest priority sends next, or -1."""
+    waiting = int(world.ports[i]["waiting"])
+    if waiting == 0:
+        return -1
+    priority = 7
+    while (waiting >> priority) & 1 == 0:
+        priority -= 1
+    return int(world.queues[priority, i]["head"])
+
+
+@kernel(inline=True)
+def _fetch_arrival(world, i):
+    """What the packet ``p`` at the head of port ``i``'s line will touch."""
+    port = world.ports[i]
+    packet = world.packets[port["line_head"]]
+    prefetch(world.packets, packet["next"], 0)
+    if port["far_switch"] >= 0:
+        prefetch(world.group_of[port["far_switch"]], packet["dst"], 0)
+        prefetch(world.ingress[packet["priority"]], i ^ 1, 0)
+        return
+    e = packet["end"]
+    prefetch(world.frames, port["line_head"], 0)
+    prefetch(world.ends, e, 0)
+    prefetch(world.flows, e >> 1, 0)
+    if world.engine[0]["protocol"] == ROCE:
+        for offset in range(0, 3 * _LINE, _LINE):
+            prefetch(world.qps, e, offset)
+    elif world.engine[0]["protocol"] == TTPOE:
+        for offset in range(0, 10 * _LINE, _LINE):
+            prefetch(world.links, e, offset)
+
+
+@kernel(inline=True)
+def look_ahead(world, cursor):
+    """Fetch for the events that follow event ``cursor`` of the bucket being served."""
+    due_count = world.schedule[0]["due_count"]
+    k = cursor + _PORT
+    if k < due_count:
+        prefetch(world.ports, world.due_subject[k], 0)
+        prefetch(world.ports, world.due_subject[k], _LINE)
+    k = cursor + _PACKET
+    if k < due_count:
+        i = int(world.due_subject[k])
+        if due_class(world.due, k) == ARRIVAL:
+            prefetch(world.packets, world.ports[i]["line_head"], 0)
+        elif due_class(world.due, k) == DEPARTURE:
+            prefetch(world.packets, _first_waiting(world, i), 0)
+    k = cursor + _REST
+    if k < due_count:
+        i = int(world.due_subject[k])
+        if due_class(world.due, k) == ARRIVAL and world.ports[i]["line_head"] >= 0:
+            _fetch_arrival(world, i)

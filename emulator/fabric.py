@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator import roce, rows, series, tcp, world
+from emulator import roce, rows, series, world
 from emulator.buffer import PRIORITIES, QUEUE
 from emulator.config import ConfigError, ScenarioConfig, drain_ratio
 from emulator.deadlock import BufferCycle, Watch, check_routes
@@ -29,6 +29,7 @@ from emulator.schedule import EVENT, SCHEDULE, TIMER, bucket_shift, push
 from emulator.shapes import build_topology
 from emulator.switching import EcnConfig
 from emulator.tcp_config import build_tcp
+from emulator.tcp_rows import TCP_FRAME
 from emulator.timeline import Timeline
 from emulator.topology import Topology
 from emulator.watchdog import INCIDENT
@@ -211,7 +212,7 @@ class Fabric:
             incidents=np.zeros(_INCIDENTS if watchdog else 1, INCIDENT),
             packets=_chain(rows.zeros(_FIRST_PACKETS, PACKET), 0, -1),
             frames=frames, roce_frames=frames.view(roce.ROCE_FRAME), out=out, roce_out=out.view(roce.ROCE_FRAME),
-            tcp_frames=frames.view(tcp.TCP_FRAME), tcp_out=out.view(tcp.TCP_FRAME), **build_tcp(self, ends, ports),
+            tcp_frames=frames.view(TCP_FRAME), tcp_out=out.view(TCP_FRAME), **build_tcp(self, ends, ports),
             flows=flows, dependents=waiting, dependents_first=waiting_first, ends=ends,
             links=links, ring=ring, pools=pools, params=params, **build_roce(self, ends, ports),
             kicks=np.zeros(n_ports, np.int32), **self._build_routing(memory.switches),
@@ -460,7 +461,7 @@ class Fabric:
         engine["free_count"] += old
         self.world = self.world._replace(
             packets=packets, frames=frames, roce_frames=frames.view(roce.ROCE_FRAME),
-            tcp_frames=frames.view(tcp.TCP_FRAME),
+            tcp_frames=frames.view(TCP_FRAME),
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emulator import ideal, roce, tcp
+from emulator import ideal, roce, tcp_rows
 from emulator.packet import LINE_ONLY_BYTES
 from emulator.world import ROCE, TCP, TTPOE
 from ttpoe._jit import kernel
@@ -58,7 +58,9 @@ def tcp_wire_bytes(framing, payload_bytes, blocks, third_block):
     """As :func:`frame_wire_bytes`, of TCP: data by its payload, an acknowledgement by its SACK blocks."""
     if framing == PEER:
         return payload_bytes if payload_bytes > 0 else PEER_CONTROL_BYTES
-    return tcp.data_wire_bytes(payload_bytes) if payload_bytes > 0 else tcp.ack_wire_bytes(blocks, third_block)
+    if payload_bytes > 0:
+        return tcp_rows.data_wire_bytes(payload_bytes)
+    return tcp_rows.ack_wire_bytes(blocks, third_block)
 
 
 def mtu_of(transport: str, scenario: ScenarioConfig) -> int:

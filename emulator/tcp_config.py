@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from emulator import ideal, tcp
+from emulator import ideal, tcp_rows
 from emulator.quantities import STRICT, Bytes, Mtu, PositivePicoseconds
 from emulator.tcp_congestion import PACKET_Q20, POLICIES
 from ttpoe import units
@@ -25,7 +25,7 @@ class TcpConfig:
     """Payload of one frame; with the framing of MPA, DDP and RDMAP 1460 bytes, which fill Ethernet's 1500."""
     window_bytes: Bytes = 4_000_000
     """Receive window, in payload."""
-    initial_window_packets: Annotated[int, Field(ge=1, le=tcp.MAX_WINDOW_PACKETS, strict=True)] = 10
+    initial_window_packets: Annotated[int, Field(ge=1, le=tcp_rows.MAX_WINDOW_PACKETS, strict=True)] = 10
     """Congestion window at the start (RFC 6928)."""
     rto_min_ps: PositivePicoseconds = 200 * units.PS_PER_MS
     """Linux's; data centres lower it to a round trip or so."""
@@ -43,9 +43,10 @@ class TcpConfig:
     def _check(self) -> TcpConfig:
         if not self.mtu_bytes <= self.window_bytes:
             raise ValueError(f"window_bytes {self.window_bytes} is below mtu_bytes {self.mtu_bytes}; raise it")
-        if self.window_packets > tcp.MAX_WINDOW_PACKETS:
-            most = tcp.MAX_WINDOW_PACKETS * self.mtu_bytes
-            raise ValueError(f"window_bytes {self.window_bytes} is above {tcp.MAX_WINDOW_PACKETS} packets; give {most}")
+        limit = tcp_rows.MAX_WINDOW_PACKETS
+        if self.window_packets > limit:
+            most = limit * self.mtu_bytes
+            raise ValueError(f"window_bytes {self.window_bytes} is above {limit} packets; give {most}")
         if self.rto_min_ps > self.rto_max_ps:
             raise ValueError("rto_min_ps is above rto_max_ps; lower it")
         return self
@@ -59,9 +60,9 @@ class TcpConfig:
 def build_tcp(fabric: Fabric, ends: np.ndarray, ports: np.ndarray) -> dict[str, np.ndarray]:
     """Fields of the World; single rows where hosts do not run TCP."""
     config, profile = fabric.scenario.tcp, fabric.profile
-    params = np.zeros(1, tcp.TCP_PARAMS)
+    params = np.zeros(1, tcp_rows.TCP_PARAMS)
     arrays = {
-        "tcps": np.zeros(1, tcp.TCP), "tcp_params": params, "slots": np.zeros(1, tcp.SLOT),
+        "tcps": np.zeros(1, tcp_rows.TCP), "tcp_params": params, "slots": np.zeros(1, tcp_rows.SLOT),
         "received": np.zeros(1, np.int8), "blocks": np.zeros(1, np.int64),
     }  # fmt: skip
     if not profile.is_tcp:
@@ -75,16 +76,16 @@ def build_tcp(fabric: Fabric, ends: np.ndarray, ports: np.ndarray) -> dict[str, 
     in_flight = min(config.window_packets, -(-largest // config.mtu_bytes))
     slots = 1 << (in_flight - 1).bit_length()
     flows = len(ends) // 2
-    arrays["tcps"] = tcp.init_connections(_handshakes_ps(fabric, ports), slots, params[0])
+    arrays["tcps"] = tcp_rows.init_connections(_handshakes_ps(fabric, ports), slots, params[0])
     return arrays | {
-        "slots": np.zeros(flows * slots, tcp.SLOT), "received": np.zeros(flows * slots, np.int8),
-        "blocks": np.zeros(flows * tcp.BLOCK_WORDS, np.int64),
+        "slots": np.zeros(flows * slots, tcp_rows.SLOT), "received": np.zeros(flows * slots, np.int8),
+        "blocks": np.zeros(flows * tcp_rows.BLOCK_WORDS, np.int64),
     }  # fmt: skip
 
 
 def _handshakes_ps(fabric: Fabric, ports: np.ndarray) -> np.ndarray:
     """int64 (flows,): round trip of each connection's SYN and SYN-ACK, which had the path to themselves."""
-    syn = int(tcp.ack_wire_bytes(0, 0))
+    syn = int(tcp_rows.ack_wire_bytes(0, 0))
     known: dict[tuple[tuple[int, int], ...], int] = {}
     trips = np.zeros(len(fabric.flow_nics), np.int64)
     for k, nics in enumerate(fabric.flow_nics.tolist()):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from emulated import COMPILED, checked, flows, incast, make, result_of, traced
 
-from emulator import tcp, tcp_congestion
+from emulator import tcp, tcp_congestion, tcp_rows
 from emulator.config import ConfigError, make_scenario
 from emulator.packet import ANSWER, CE, DATA, ECT
 from emulator.results import message_frames
@@ -60,13 +60,13 @@ def lossy(ordinals: list[int], packets: int, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_row_fits_the_same_memory() -> None:
-    assert tcp.TCP_FRAME.itemsize == FRAME.itemsize
+    assert tcp_rows.TCP_FRAME.itemsize == FRAME.itemsize
 
 
 @pytest.mark.parametrize(("payload", "frame"), [(1440, 1514), (1, 78), (4096, 4170), (8956, 9030)])
 def test_a_full_frame_fills_ethernet(payload: int, frame: int) -> None:
     """1440 bytes of payload and 20 of MPA, DDP and RDMAP are the 1460 that TCP has in an IPv4 packet of 1500."""
-    assert tcp.data_wire_bytes(payload) == frame + 24
+    assert tcp_rows.data_wire_bytes(payload) == frame + 24
     assert message_frames(TCP, 1440, 3 * 1440 + 1).total == 3 * 1538 + 102
 
 
@@ -74,7 +74,7 @@ def test_a_full_frame_fills_ethernet(payload: int, frame: int) -> None:
 def test_an_acknowledgement_grows_by_its_blocks(blocks: int, frame: int) -> None:
     block = 1 | 2 << 16
     packed = [0, block, block | block << 32, block | block << 32][blocks]
-    assert tcp.ack_wire_bytes(packed, block if blocks == 3 else 0) == frame + 24
+    assert tcp_rows.ack_wire_bytes(packed, block if blocks == 3 else 0) == frame + 24
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -231,7 +231,7 @@ def test_cubic_recovers_along_its_curve() -> None:
 
 def test_dctcps_alpha_is_the_moving_average() -> None:
     """alpha <- alpha + (F - alpha) / 16 once a window (RFC 8257, 3.3), from 1."""
-    rows = np.zeros(1, tcp.TCP)
+    rows = np.zeros(1, tcp_rows.TCP)
     rows["alpha_q20"] = ONE
     rows["max"] = 40
     alpha = 1.0
@@ -264,17 +264,17 @@ def test_dctcp_holds_the_queue_at_k() -> None:
 
 def test_dctcps_receiver_tells_each_change_at_once() -> None:
     """RFC 8257, 3.2: with delayed acknowledgements, what came before a change of CE is acknowledged without delay."""
-    params = np.zeros(1, tcp.TCP_PARAMS)
+    params = np.zeros(1, tcp_rows.TCP_PARAMS)
     params["mtu_bytes"], params["ack_every_packets"], params["ack_delay_ps"] = 1440, 4, PS_PER_MS
     params["policy"] = tcp_congestion.DCTCP
-    rows = tcp.init_connections(np.array([1000]), 64, params[0])
-    slots, received = np.zeros(64, tcp.SLOT), np.zeros(64, np.int8)
-    blocks, out = np.zeros(tcp.BLOCK_WORDS, np.int64), np.zeros(8, tcp.TCP_FRAME)
+    rows = tcp_rows.init_connections(np.array([1000]), 64, params[0])
+    slots, received = np.zeros(64, tcp_rows.SLOT), np.zeros(64, np.int8)
+    blocks, out = np.zeros(tcp_rows.BLOCK_WORDS, np.int64), np.zeros(8, tcp_rows.TCP_FRAME)
     told = []
     for index, ecn in enumerate([ECT, ECT, CE, CE, CE, CE, CE, ECT]):
-        frame = np.array([(tcp.FLAG_ACK, 0, index, 0, 1440)], tcp.TCP_FRAME)
+        frame = np.array([(tcp_rows.FLAG_ACK, 0, index, 0, 1440)], tcp_rows.TCP_FRAME)
         n = receive(rows, params, slots, received, blocks, frame, ecn, out)
-        told += [(index, int(out[k]["index"]), bool(out[k]["flags"] & tcp.FLAG_ECE)) for k in range(n)]
+        told += [(index, int(out[k]["index"]), bool(out[k]["flags"] & tcp_rows.FLAG_ECE)) for k in range(n)]
     assert told == [(2, 2, False), (5, 6, True), (7, 7, True)]
 
 
@@ -290,10 +290,10 @@ def test_marks_in_place_of_losses(transport: str) -> None:
     for row in of_first:
         flags = int(row["frame"]["opcode"])
         if row["kind"] == DATA:
-            reductions += bool(flags & tcp.FLAG_CWR)
-            latched = (latched and not flags & tcp.FLAG_CWR) or row["ecn"] == CE
+            reductions += bool(flags & tcp_rows.FLAG_CWR)
+            latched = (latched and not flags & tcp_rows.FLAG_CWR) or row["ecn"] == CE
         else:
-            assert bool(flags & tcp.FLAG_ECE) == latched
+            assert bool(flags & tcp_rows.FLAG_ECE) == latched
     assert reductions > 2
     without = result_of({**values, "tcp": {"ecn": False}}, transport)
     assert without.counters["ecn_marked"] == 0

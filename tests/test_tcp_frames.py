@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from emulated import incast, make
 
-from emulator import tcp
+from emulator import tcp_rows
 from emulator.fabric import Fabric
 from emulator.packet import DATA
 from traces.frames import CaptureWriter, FrameBuilder, host_ipv4, host_mac
@@ -82,9 +82,9 @@ def test_lengths_and_checksums(captured: Captured) -> None:
         for row, frame in zip(rows, frames, strict=True):
             header, data = row["frame"], frame.data
             wire_bytes = (
-                tcp.data_wire_bytes(header["payload_bytes"])
+                tcp_rows.data_wire_bytes(header["payload_bytes"])
                 if row["kind"] == DATA
-                else tcp.ack_wire_bytes(header["rx_seq"], header["vc"])
+                else tcp_rows.ack_wire_bytes(header["rx_seq"], header["vc"])
             )
             assert len(data) == wire_bytes - 24
             packet = data[14 : 14 + int.from_bytes(data[16:18], "big")]
@@ -140,9 +140,9 @@ def test_tshark_reads_marks_echoes_and_blocks(captured: Captured) -> None:
     is_ack = rows["kind"] != DATA
     for query, expected in (
         ("ip.dsfield.ecn == 3", rows["ecn"] == 3),
-        ("tcp.flags.ece == 1", flags & tcp.FLAG_ECE != 0),
-        ("tcp.flags.cwr == 1", flags & tcp.FLAG_CWR != 0),
-        ("tcp.flags.push == 1", flags & tcp.FLAG_PSH != 0),
+        ("tcp.flags.ece == 1", flags & tcp_rows.FLAG_ECE != 0),
+        ("tcp.flags.cwr == 1", flags & tcp_rows.FLAG_CWR != 0),
+        ("tcp.flags.push == 1", flags & tcp_rows.FLAG_PSH != 0),
         ("tcp.options.sack.count == 1", is_ack & (rows["frame"]["rx_seq"] != 0) & (rows["frame"]["rx_seq"] >> 32 == 0)),
         ("tcp.options.sack.count == 3", is_ack & (rows["frame"]["vc"] != 0)),
     ):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emulator.tcp import FLAG_PSH, fpdu_bytes
+from emulator.tcp_rows import FLAG_PSH, fpdu_bytes
 from ttpoe._jit import kernel
 
 if TYPE_CHECKING:

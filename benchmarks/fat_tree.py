@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import sys
 import time
@@ -86,6 +87,12 @@ def measure(
     ]  # fmt: skip
 
 
+def _shown(value: object) -> str:
+    if isinstance(value, float) and value < 100:
+        return f"{value:.2f}"
+    return f"{value:,.0f}" if isinstance(value, (int, float)) else str(value)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,6 +103,8 @@ def main() -> None:
     parser.add_argument("--htsim", type=Path, help="a built htsim_roce of uet-htsim")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.htsim is not None and not os.access(options.htsim, os.X_OK):
+        parser.error(f"--htsim: {options.htsim} cannot be run; give the path of a built htsim_roce")
     measure(16, 100_000, 1)  # compiles
     rows: list[dict[str, object]] = []
     for hosts in options.hosts:
@@ -119,8 +128,7 @@ def main() -> None:
     for name in names:
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(*(f"{v:.2f}" if isinstance(v, float) and v < 100 else f"{v:,.0f}" if isinstance(v, (int, float)) else str(v)
-                        for v in (row[name] for name in names)))  # fmt: skip
+        table.add_row(*(_shown(row[name]) for name in names))
     Console(width=160).print(table)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import subprocess
@@ -40,13 +39,13 @@ def packets_of(text: str, n_flows: int) -> int:
     return sum(int(packets) for _, _, packets in finished)
 
 
-def _run(arguments: list[str]) -> tuple[float, str]:
-    """Processor time of a child in seconds, and what it printed."""
+def _run(arguments: list[str], folder: str) -> tuple[float, str]:
+    """Processor time of a child in seconds, and what it printed; it leaves files where it runs."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
-        done = subprocess.run(arguments, capture_output=True, text=True)
+        done = subprocess.run(arguments, check=False, capture_output=True, text=True, cwd=folder)
     except OSError as error:
-        raise HtsimError(f"{arguments[0]} cannot be run: {error.strerror}; give the path of a built htsim_roce") from None
+        raise HtsimError(f"{arguments[0]} cannot be run: {error.strerror}; give a built htsim_roce") from None
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         last = (done.stderr or done.stdout).strip().splitlines()
@@ -71,11 +70,11 @@ def htsim_permutation(
         matrix = Path(scratch, "permutation.cm")
         matrix.write_text(connection_matrix(hosts, flows, size_bytes))
         command = [
-            os.fspath(htsim), "-tm", str(matrix), "-nodes", str(hosts), "-tiers", "3", "-linkspeed", "100000",
+            str(htsim.resolve()), "-tm", str(matrix), "-nodes", str(hosts), "-tiers", "3", "-linkspeed", "100000",
             "-mtu", str(mtu), "-q", str(_QUEUE_PACKETS), "-strat", "ecmp_host", "-paths", "64",
             "-o", str(Path(scratch, "log")), "-end",
         ]  # fmt: skip
-        setup_s, _ = _run([*command, "1"])
-        spent_s, told = _run([*command, str(_END_US)])
+        setup_s, _ = _run([*command, "1"], scratch)
+        spent_s, told = _run([*command, str(_END_US)], scratch)
     each = packets_of(told, len(flows)) // len(flows)
     return max(spent_s - setup_s, 1e-3), 2 * each * sum(hops_of)

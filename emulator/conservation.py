@@ -27,11 +27,14 @@ def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
     return count
 
 
-def arrived(w: World, i: int) -> int:
-    """Frames that port ``i`` sent and that are no longer on its line."""
-    port = w.ports[i]
-    heads = [port["line_head"], w.impairments["held_head"][port["impairment"]] if port["impairment"] >= 0 else -1]
-    return int(port["tx_frames"]) - _listed(w.packets, np.array(heads))
+def arrived(w: World) -> np.ndarray:
+    """Frames that each port sent and that are no longer on its line: int64 (ports,)."""
+    impairment = w.ports["impairment"]
+    on_line = np.zeros(len(w.ports), np.int64)
+    for heads in (w.ports["line_head"], np.where(impairment >= 0, w.impairments["held_head"][impairment], -1)):
+        for i in np.flatnonzero(heads >= 0).tolist():
+            on_line[i] += _listed(w.packets, heads[i : i + 1])
+    return w.ports["tx_frames"] - on_line
 
 
 def check_conservation(w: World) -> int:

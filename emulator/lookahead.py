@@ -13,7 +13,7 @@ from emulator.world import ROCE, TTPOE
 from ttpoe._jit import kernel, prefetch
 
 _PORT, _PACKET, _REST = 6, 4, 2
-"""Events ahead at which each is fetched. Measured: fewer leave misses, more lose the events that a bucket begins with."""
+"""Events ahead at which each is fetched. Our choice: an event takes about as long as a line from the far cache."""
 _LINE = 64
 
 

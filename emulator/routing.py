@@ -54,7 +54,9 @@ def _random(members, group, salt):
 
 @kernel
 def _adaptive(members, queues, ports, group, salt, choices, now_ps):
-    """The shortest of ``queues`` (one priority's) of ``choices`` draws (at most 8), or of all from a random start on; the first among equals.
+    """The shortest queue of ``choices`` draws (at most 8), or of all from a random start on; the first among equals.
+
+    ``queues``: those of the frame's priority, by port.
 
     Source: local adaptive routing as in Mitzenmacher's "power of two choices" (2001) and DRILL (2017) without memory.
     Lines that are down have no queue to look at, so they are passed over at once.

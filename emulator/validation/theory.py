@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from emulator.buffer import PRIORITIES
 from emulator.config import make_scenario
 from emulator.engine import RunStatus, run
 from emulator.framing import data_wire_bytes, message_frames

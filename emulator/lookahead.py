@@ -8,11 +8,13 @@ events a bucket to look ahead, and no need to.
 
 from __future__ import annotations
 
+from emulator.packet import PFC
+from emulator.routing import ECMP, choose_port
 from emulator.schedule import ARRIVAL, DEPARTURE, due_class
 from emulator.world import ROCE, TTPOE
 from ttpoe._jit import kernel, prefetch
 
-_PORT, _PACKET, _REST = 6, 4, 2
+_PORT, _PACKET, _REST, _WAY = 6, 4, 2, 1
 """Events ahead at which each is fetched. Our choice: an event takes about as long as a line from the far cache."""
 _LINE = 64
 
@@ -30,17 +32,9 @@ def _first_waiting(world, i):
 
 
 @kernel(inline=True)
-def _fetch_arrival(world, i):
-    """What the packet ``p`` at the head of port ``i``'s line will touch."""
-    port = world.ports[i]
-    packet = world.packets[port["line_head"]]
-    prefetch(world.packets, packet["next"], 0)
-    if port["far_switch"] >= 0:
-        prefetch(world.group_of[port["far_switch"]], packet["dst"], 0)
-        prefetch(world.ingress[packet["priority"]], i ^ 1, 0)
-        return
-    e = packet["end"]
-    prefetch(world.frames, port["line_head"], 0)
+def _fetch_host(world, p, e):
+    """What the transport of end ``e`` touches when packet ``p`` arrives."""
+    prefetch(world.frames, p, 0)
     prefetch(world.ends, e, 0)
     prefetch(world.flows, e >> 1, 0)
     if world.engine[0]["protocol"] == ROCE:
@@ -52,7 +46,37 @@ def _fetch_arrival(world, i):
 
 
 @kernel(inline=True)
-def look_ahead(world, cursor):
+def _fetch_way(world, i, packet, now_ps):
+    """Where a switch sends ``packet`` on that port ``i``'s line brings; if looking has no effect."""
+    if world.routing[0]["policy"] != ECMP:
+        return
+    out = choose_port(world, int(world.ports[i]["far_switch"]), packet, now_ps)
+    prefetch(world.ports, out, 0)
+    prefetch(world.ports, out, _LINE)
+    prefetch(world.queues[packet["priority"]], out, 0)
+
+
+@kernel(inline=True)
+def _fetch_what_is_named(world, which, i):
+    """What the packet concerned by an event of port ``i`` names."""
+    port = world.ports[i]
+    if which == DEPARTURE:
+        p = _first_waiting(world, i)
+        if p >= 0:
+            prefetch(world.ingress[world.packets[p]["priority"]], world.packets[p]["in_port"], 0)
+        return
+    p = int(port["line_head"])
+    packet = world.packets[p]
+    prefetch(world.packets, packet["next"], 0)
+    if port["far_switch"] < 0:
+        _fetch_host(world, p, packet["end"])
+        return
+    prefetch(world.group_of[port["far_switch"]], packet["dst"], 0)
+    prefetch(world.ingress[packet["priority"]], i ^ 1, 0)
+
+
+@kernel(inline=True)
+def look_ahead(world, cursor, now_ps):
     """Fetch for the events that follow event ``cursor`` of the bucket being served."""
     due_count = world.schedule[0]["due_count"]
     k = cursor + _PORT
@@ -62,12 +86,20 @@ def look_ahead(world, cursor):
     k = cursor + _PACKET
     if k < due_count:
         i = int(world.due_subject[k])
-        if due_class(world.due, k) == ARRIVAL:
+        which = due_class(world.due, k)
+        if which == ARRIVAL:
             prefetch(world.packets, world.ports[i]["line_head"], 0)
-        elif due_class(world.due, k) == DEPARTURE:
+        elif which == DEPARTURE:
             prefetch(world.packets, _first_waiting(world, i), 0)
     k = cursor + _REST
     if k < due_count:
         i = int(world.due_subject[k])
-        if due_class(world.due, k) == ARRIVAL and world.ports[i]["line_head"] >= 0:
-            _fetch_arrival(world, i)
+        which = due_class(world.due, k)
+        if which == DEPARTURE or (which == ARRIVAL and world.ports[i]["line_head"] >= 0):
+            _fetch_what_is_named(world, which, i)
+    k = cursor + _WAY
+    if k < due_count and due_class(world.due, k) == ARRIVAL:
+        i = int(world.due_subject[k])
+        p = int(world.ports[i]["line_head"])
+        if p >= 0 and world.ports[i]["far_switch"] >= 0 and world.packets[p]["kind"] < PFC:
+            _fetch_way(world, i, world.packets[p], now_ps)

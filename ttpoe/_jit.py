@@ -31,7 +31,7 @@ from typing import Any
 import llvmlite  # type: ignore[import-untyped]
 import numba
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba.core import cgutils, config, types
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import NullCache
@@ -106,7 +106,7 @@ def _prefetch_in_python(array: Any, index: Any, offset_bytes: Any) -> None:
 
 
 @intrinsic
-def _prefetch_compiled(_context, array, index, offset_bytes):  # type: ignore[no-untyped-def]
+def _prefetch_compiled(_context, array, index, offset_bytes):
     if not (isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C"):
         raise numba.TypingError("prefetch takes a contiguous array of one dimension")
 

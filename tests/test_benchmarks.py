@@ -92,3 +92,21 @@ def test_nspy_crosses_each_link_twice_a_segment(monkeypatch: pytest.MonkeyPatch)
     assert lengths.tolist() == [2, 2, 6, 6, 6, 6]
     _, crossings = nspy_permutation(paths, lengths, len(topology.port_names), 30, 4096, 100e9, 1e-6)
     assert crossings == 30 * int(lengths.sum())
+
+
+def test_every_place_that_the_profile_names_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import loop_profile
+
+    concerns = loop_profile.Concerns()
+    for concern, places in loop_profile.CONCERNS.items():
+        for place in places:
+            path, _, function = place.partition(":")
+            if path.endswith("/"):
+                assert (loop_profile.ROOT / path).is_dir()
+                continue
+            lines = (loop_profile.ROOT / path).read_text().splitlines()
+            line = next(k for k, text in enumerate(lines, 1) if text.startswith(f"def {function}"))
+            assert concerns.find(Path(path).name, line) == concern or not function
+    assert concerns.find("machine.py", 1) == "TTPoE"
+    assert concerns.find("builtins.py", 600) is None

@@ -116,12 +116,15 @@ def _switch_arrival(world, i, p, now_ps):
             kick(world, in_port)
         free_packet(engine, world.packets, p)
         return
-    verdict = _admit(world, switch_index, in_port, out_port, priority, size_bytes)
-    if verdict > ADMITTED_XOFF and engine["trim_priority"] >= 0 and _trim(engine, packet, world.frames[p], verdict):
+    while True:
+        verdict = _admit(world, switch_index, in_port, out_port, priority, size_bytes)
+        if verdict <= ADMITTED_XOFF or engine["trim_priority"] < 0:
+            break
+        if _trim(engine, packet, world.frames[p], verdict) == 0:
+            break
         world.ports[out_port]["trimmed"] += 1
         priority = int(packet["priority"])
         size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
-        verdict = _admit(world, switch_index, in_port, out_port, priority, size_bytes)
     queue = world.queues[priority, out_port]
     if verdict > ADMITTED_XOFF:
         drop(world, switch_index, queue, p, verdict)
@@ -295,7 +298,7 @@ def run(world, until_ps, max_events):
             return reason
         cursor = schedule["cursor"]
         schedule["cursor"] = cursor + 1
-        look_ahead(world, cursor, now_ps)
+        look_ahead(world, cursor)
         which = due_class(due, cursor)
         subject = int(world.due_subject[cursor])
         engine["now_ps"] = now_ps

@@ -9,7 +9,7 @@ events a bucket to look ahead, and no need to.
 from __future__ import annotations
 
 from emulator.packet import PFC
-from emulator.routing import ECMP, choose_port
+from emulator.routing import ECMP, ecmp
 from emulator.schedule import ARRIVAL, DEPARTURE, due_class
 from emulator.world import ROCE, TTPOE
 from ttpoe._jit import kernel, prefetch
@@ -46,11 +46,12 @@ def _fetch_host(world, p, e):
 
 
 @kernel(inline=True)
-def _fetch_way(world, i, packet, now_ps):
-    """Where a switch sends ``packet`` on that port ``i``'s line brings; if looking has no effect."""
-    if world.routing[0]["policy"] != ECMP:
+def _fetch_way(world, switch, packet):
+    """The port by which a switch sends ``packet`` (PACKET row) on, where looking for it has no effect."""
+    g = int(world.group_of[switch, packet["dst"]])
+    if g < 0 or (world.groups[g]["count"] > 1 and world.routing[0]["policy"] != ECMP):
         return
-    out = choose_port(world, int(world.ports[i]["far_switch"]), packet, now_ps)
+    out = ecmp(world, world.groups[g], world.switches[switch]["salt"], int(packet["entropy"]))
     prefetch(world.ports, out, 0)
     prefetch(world.ports, out, _LINE)
     prefetch(world.queues[packet["priority"]], out, 0)
@@ -76,7 +77,7 @@ def _fetch_what_is_named(world, which, i):
 
 
 @kernel(inline=True)
-def look_ahead(world, cursor, now_ps):
+def look_ahead(world, cursor):
     """Fetch for the events that follow event ``cursor`` of the bucket being served."""
     due_count = world.schedule[0]["due_count"]
     k = cursor + _PORT
@@ -102,4 +103,4 @@ def look_ahead(world, cursor, now_ps):
         i = int(world.due_subject[k])
         p = int(world.ports[i]["line_head"])
         if p >= 0 and world.ports[i]["far_switch"] >= 0 and world.packets[p]["kind"] < PFC:
-            _fetch_way(world, i, world.packets[p], now_ps)
+            _fetch_way(world, int(world.ports[i]["far_switch"]), world.packets[p])

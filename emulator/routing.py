@@ -31,7 +31,7 @@ ROUTING = np.dtype([(name, "i8") for name in ("policy", "flowlet_gap_ps", "choic
 
 
 @kernel(inline=True)
-def _ecmp(world, group, salt, entropy):
+def ecmp(world, group, salt, entropy):
     """A port by the hash of the flow's fields: a flow keeps its path."""
     return world.members[group["first"] + ((mix32(entropy ^ salt) * int(group["count"])) >> 32)]
 
@@ -113,7 +113,7 @@ def choose_port(world, switch, packet, now_ps):
     policy = routing["policy"]
     salt = world.switches[switch]["salt"]
     if policy == ECMP:
-        return int(_ecmp(world, group, salt, int(packet["entropy"])))
+        return int(ecmp(world, group, salt, int(packet["entropy"])))
     if policy == ROUND_ROBIN:
         return int(_round_robin(world, group))
     if policy == RANDOM:

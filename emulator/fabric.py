@@ -18,6 +18,7 @@ from emulator.deadlock import BufferCycle, Watch, check_routes
 from emulator.engine import MARGIN, RunStatus, run
 from emulator.framing import data_wire_bytes, framing_of, line_only_bytes
 from emulator.impair import build_impairments
+from emulator.lookahead import LEAST_PORTS
 from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.paths import Routes
 from emulator.pfc import arm_port_timer
@@ -189,6 +190,7 @@ class Fabric:
         engine["watchdog_restore_ps"] = units.NEVER if watchdog is None else watchdog.restore_ps
         engine["unfinished"] = n_flows
         engine["event_margin"] = event_margin
+        engine["looks_ahead"] = n_ports >= LEAST_PORTS
         engine["framing"] = framing_of(self.transport, scenario)
         engine["line_only_bytes"] = line_only_bytes(self.transport, scenario)
         engine["is_tracing"] = bool(self._capture)

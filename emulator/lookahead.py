@@ -2,8 +2,7 @@
 
 In a large fabric nearly every row that an event touches was last touched thousands of events before, and is in no near
 cache. The events of a bucket are sorted, so the loop knows what comes: first the port, then the packet that the port
-names, then what the packet names. Hints only: results cannot depend on them. Small fabrics have too few
-events a bucket to look ahead, and no need to.
+names, then what the packet names. Hints only: results cannot depend on them.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from ttpoe._jit import kernel, prefetch
 
 _PORT, _PACKET, _REST, _WAY = 6, 4, 2, 1
 """Events ahead at which each is fetched. Our choice: an event takes about as long as a line from the far cache."""
+LEAST_PORTS = 2048
+"""Smaller fabrics do not look ahead: their rows lie in a cache of 2 MB. Measured: 768 ports gain nothing."""
 _LINE = 64
 
 
@@ -78,7 +79,9 @@ def _fetch_what_is_named(world, which, i):
 
 @kernel(inline=True)
 def look_ahead(world, cursor):
-    """Fetch for the events that follow event ``cursor`` of the bucket being served."""
+    """Fetch for the events that follow event ``cursor`` of the bucket being served, in a large fabric."""
+    if world.engine[0]["looks_ahead"] == 0:
+        return
     due_count = world.schedule[0]["due_count"]
     k = cursor + _PORT
     if k < due_count:

@@ -33,6 +33,7 @@ ENGINE = np.dtype(
         "no_route",
         "framing", "line_only_bytes",  # what frames are made of; see framing.py
         "event_margin",  # events that one event may add
+        "looks_ahead",  # rows are more than near caches hold
         "stop",  # number of the change for which the loop returned
         "retry_bytes", "largest_wire_bytes",  # replay buffer of each line; 0: none
         "trim_priority",  # of frames cut to their headers; -1: none are

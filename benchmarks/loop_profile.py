@@ -227,7 +227,7 @@ def count_misses(hosts: int, transport: str, size_bytes: int, options: argparse.
     if done.returncode != 0:
         raise SystemExit(f"valgrind ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
     totals = [int(done.stdout)]
-    for name in ("I refs", "D refs", "D1  misses", "LLd misses"):
+    for name in (r"I\s+refs", r"D\s+refs", r"D1\s+misses", r"LLd misses"):
         totals.append(int(re.search(rf"{name}:\s+([\d,]+)", done.stderr)[1].replace(",", "")))  # type: ignore[index]
     return totals
 

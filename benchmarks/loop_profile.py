@@ -212,6 +212,13 @@ def show_time(options: argparse.Namespace, scratch: Path) -> None:
     Console(width=140).print(table)
 
 
+def totals_of(told: str) -> list[int]:
+    """Instructions, references to data, misses of the near and the next cache, from what cachegrind prints."""
+    names = (r"I\s+refs", r"D\s+refs", r"D1\s+misses", "LLd misses")
+    found = (re.search(rf"{name}:\s+([\d,]+)", told) for name in names)
+    return [int(match[1].replace(",", "")) for match in found if match]
+
+
 def count_misses(hosts: int, transport: str, size_bytes: int, options: argparse.Namespace, cache: str) -> list[int]:
     """Packet-hops, instructions, references to data, misses of the near and the next cache, of one whole process."""
     asked = ["--hosts", str(hosts), "--transports", transport, "--size", str(size_bytes)]
@@ -226,10 +233,7 @@ def count_misses(hosts: int, transport: str, size_bytes: int, options: argparse.
     )  # fmt: skip
     if done.returncode != 0:
         raise SystemExit(f"valgrind ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
-    totals = [int(done.stdout)]
-    for name in (r"I\s+refs", r"D\s+refs", r"D1\s+misses", r"LLd misses"):
-        totals.append(int(re.search(rf"{name}:\s+([\d,]+)", done.stderr)[1].replace(",", "")))  # type: ignore[index]
-    return totals
+    return [int(done.stdout), *totals_of(done.stderr)]
 
 
 def show_misses(options: argparse.Namespace) -> None:

@@ -110,3 +110,19 @@ def test_every_place_that_the_profile_names_is_there(monkeypatch: pytest.MonkeyP
             assert concerns.find(Path(path).name, line) == concern or not function
     assert concerns.find("machine.py", 1) == "TTPoE"
     assert concerns.find("builtins.py", 600) is None
+
+
+def test_totals_of_cachegrind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Valgrind 3.19 prints them, of /bin/true."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import loop_profile
+
+    told = """==7== I   refs:      127,785
+==7== I1  misses:      1,091
+==7== LLi misses:      1,072
+==7== D   refs:       39,671  (29,405 rd   + 10,266 wr)
+==7== D1  misses:      1,489  ( 1,154 rd   +    335 wr)
+==7== LLd misses:      1,327  ( 1,016 rd   +    311 wr)
+==7== LL misses:       2,399  ( 2,088 rd   +    311 wr)
+"""
+    assert loop_profile.totals_of(told) == [127_785, 39_671, 1489, 1327]

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emulator import roce, rows, series, world
-from emulator.buffer import PRIORITIES, PRIORITY_SHIFT, QUEUE
+from emulator.buffer import PRIORITIES, QUEUE
 from emulator.engine import MARGIN
 from emulator.events import at_worst
 from emulator.framing import data_wire_bytes, framing_of, line_only_bytes
 from emulator.host_config import drain_ratio
 from emulator.impair import build_impairments
+from emulator.lookahead import LEAST_PORTS
 from emulator.packet import ECT, NOT_ECT, PACKET
 from emulator.paths import Routes
 from emulator.pfc import arm_port_timer
@@ -45,9 +46,10 @@ def _schedule_flows(world):
         if world.flows[f]["unmet"] == 0:
             port = world.ports[world.ends[2 * f]["port"]]
             push(world, world.flows[f]["start_ps"], TIMER, len(world.ends) + f, port)
-    for row in range(len(world.ingress)):
-        if (int(world.ports[row >> PRIORITY_SHIFT]["xoff"]) >> (row & (PRIORITIES - 1))) & 1:
-            arm_port_timer(world, row >> PRIORITY_SHIFT, world.ingress[row]["refresh_at_ps"])
+    for i in range(len(world.ports)):
+        for priority in range(PRIORITIES):
+            if (int(world.ports[i]["xoff"]) >> priority) & 1:
+                arm_port_timer(world, i, world.ingress[priority, i]["refresh_at_ps"])
 
 
 def assemble(fabric: Fabric) -> world.World:
@@ -134,7 +136,7 @@ def _ports(fabric: Fabric) -> np.ndarray:
 
 
 def _queues(n_ports: int) -> np.ndarray:
-    queues = rows.zeros(n_ports * PRIORITIES, QUEUE)
+    queues = rows.zeros((PRIORITIES, n_ports), QUEUE)
     for name in ("head", "tail", "ready_head", "ready_tail"):
         queues[name] = -1
     queues["pause_until_ps"] = units.NEVER
@@ -157,7 +159,7 @@ def _start_storms(fabric: Fabric, ports: np.ndarray, ingress: np.ndarray) -> Non
         for i in topology.nic_port[topology.nics(storm.host)].tolist():
             ports["xoff"][i] = 1 << priority
             ports["stuck_until_ps"][i] = units.NEVER if storm.end_ps is None else storm.end_ps
-            ingress["refresh_at_ps"][i * PRIORITIES + priority] = storm.start_ps
+            ingress["refresh_at_ps"][priority, i] = storm.start_ps
 
 
 def _engine(fabric: Fabric, frame_bytes: int, event_margin: int) -> np.ndarray:
@@ -179,6 +181,7 @@ def _engine(fabric: Fabric, frame_bytes: int, event_margin: int) -> np.ndarray:
     engine["watchdog_restore_ps"] = units.NEVER if watchdog is None else watchdog.restore_ps
     engine["unfinished"] = len(fabric.messages)
     engine["event_margin"] = event_margin
+    engine["looks_ahead"] = len(fabric.topology.port_names) >= LEAST_PORTS
     engine["framing"] = framing_of(fabric.transport, scenario)
     engine["line_only_bytes"] = line_only_bytes(fabric.transport, scenario)
     engine["is_tracing"] = bool(fabric.capture)

@@ -36,7 +36,7 @@ RULES = whole_lines(
         )
     ],
 )
-"""How a switch treats one priority; switch by switch, 8 each."""
+"""How a switch treats one priority."""
 
 INGRESS = whole_lines(
     [

@@ -27,11 +27,14 @@ def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
     return count
 
 
-def arrived(w: World, i: int) -> int:
-    """Frames that port ``i`` sent and that are no longer on its line."""
-    port = w.ports[i]
-    heads = [port["line_head"], w.impairments["held_head"][port["impairment"]] if port["impairment"] >= 0 else -1]
-    return int(port["tx_frames"]) - _listed(w.packets, np.array(heads))
+def arrived(w: World) -> np.ndarray:
+    """Frames that each port sent and that are no longer on its line: int64 (ports,)."""
+    impairment = w.ports["impairment"]
+    on_line = np.zeros(len(w.ports), np.int64)
+    for heads in (w.ports["line_head"], np.where(impairment >= 0, w.impairments["held_head"][impairment], -1)):
+        for i in np.flatnonzero(heads >= 0).tolist():
+            on_line[i] += _listed(w.packets, heads[i : i + 1])
+    return w.ports["tx_frames"] - on_line
 
 
 def check_conservation(w: World) -> int:
@@ -43,21 +46,22 @@ def check_conservation(w: World) -> int:
         If a frame or a byte of a buffer is unaccounted for.
     """
     engine = w.engine[0]
+    queues, ingress = w.queues.T.ravel(), w.ingress.T.ravel()  # port by port
     at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
     held_back = w.impairments["held_head"]
     acks = w.retries["ack_head"][: len(w.ports) if engine["retry_bytes"] else 0]
     inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"], held_back, acks]))
     of_switch = np.repeat(w.ports["switch"], PRIORITIES)
-    queue_bytes = np.zeros(len(w.queues), np.int64)
-    ingress_bytes = np.zeros(len(w.ingress), np.int64)
-    for q in np.flatnonzero(w.queues["head"] >= 0).tolist():
-        p = int(w.queues["head"][q])
+    queue_bytes = np.zeros(len(queues), np.int64)
+    ingress_bytes = np.zeros(len(ingress), np.int64)
+    for q in np.flatnonzero(queues["head"] >= 0).tolist():
+        p = int(queues["head"][q])
         while p >= 0:
             inside += 1
             if at_switches[q]:
                 size = int(w.packets["wire_bytes"][p]) - int(engine["line_only_bytes"])
                 queue_bytes[q] += size
-                if w.rules["is_lossless"][of_switch[q] * PRIORITIES + q % PRIORITIES]:
+                if w.rules["is_lossless"][q % PRIORITIES, of_switch[q]]:
                     ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
             p = int(w.packets["next"][p])
     held = len(w.packets) - int(engine["free_count"])
@@ -71,14 +75,14 @@ def check_conservation(w: World) -> int:
     told_lost += int(w.ports["link_down"].sum())
     if told_lost != engine["lost"]:
         raise ConservationError(f"{engine['lost']} frames were lost; causes are known of {told_lost}")
-    rules = w.rules[of_switch * PRIORITIES + np.arange(len(of_switch)) % PRIORITIES]
-    accounted = np.where(rules["is_lossless"] != 0, w.ingress["bytes"], queue_bytes)
+    rules = w.rules[np.arange(len(of_switch)) % PRIORITIES, of_switch]
+    accounted = np.where(rules["is_lossless"] != 0, ingress["bytes"], queue_bytes)
     beyond = np.where(at_switches, np.maximum(accounted - rules["reserve_bytes"], 0), 0)
     shared = np.bincount(rules["shared"], beyond, len(w.shared)).astype(np.int64)
-    headroom = np.bincount(of_switch[at_switches], w.ingress["headroom_bytes"][at_switches], len(w.switches))
+    headroom = np.bincount(of_switch[at_switches], ingress["headroom_bytes"][at_switches], len(w.switches))
     for what, told, found in (
-        ("queues", w.queues["bytes"], queue_bytes),
-        ("ingress ports", w.ingress["bytes"] + w.ingress["headroom_bytes"], ingress_bytes),
+        ("queues", queues["bytes"], queue_bytes),
+        ("ingress ports", ingress["bytes"] + ingress["headroom_bytes"], ingress_bytes),
         ("shared pools", w.shared["bytes"], shared),
         ("headroom pools", w.switches["headroom_bytes"], headroom.astype(np.int64)),
     ):
@@ -86,7 +90,7 @@ def check_conservation(w: World) -> int:
             raise ConservationError(f"{what} account for {int(told.sum())} bytes; {int(found.sum())} are there")
     if (w.shared["bytes"] > w.shared["limit_bytes"]).any():
         raise ConservationError("a shared pool holds more than it has")
-    if (w.ingress["headroom_bytes"] > w.ingress["headroom_limit_bytes"]).any():
+    if (ingress["headroom_bytes"] > ingress["headroom_limit_bytes"]).any():
         raise ConservationError("a headroom holds more than it has")
     if (w.switches["headroom_bytes"] > w.switches["headroom_limit_bytes"]).any():
         raise ConservationError("a headroom pool holds more than it has")
@@ -115,7 +119,7 @@ def _check_credits(w: World) -> None:
         if w.ports["impairment"][i] >= 0:
             count(int(w.impairments["held_head"][w.ports["impairment"][i]]), i)
         if w.ports["switch"][i] >= 0:
-            for head in w.queues["head"][i * PRIORITIES : (i + 1) * PRIORITIES].tolist():
+            for head in w.queues["head"][:, i].tolist():
                 count(head, None)
     far = np.arange(len(w.credits)) ^ PRIORITIES
     freed = (w.credits["granted_blocks"] - w.credits["buffer_blocks"])[far]

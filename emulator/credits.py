@@ -112,10 +112,9 @@ def on_lost(world, i, kind, priority, size_bytes, now_ps):
         return
     sender = i ^ 1
     at_ps = now_ps + world.engine[0]["credit_refresh_ps"]
-    row = (sender << PRIORITY_SHIFT) + priority
-    world.credits[row]["told_blocks"] = -1
+    world.credits[(sender << PRIORITY_SHIFT) + priority]["told_blocks"] = -1
     world.ports[sender]["xoff"] = int(world.ports[sender]["xoff"]) | (1 << priority)
-    world.ingress[row]["refresh_at_ps"] = at_ps
+    world.ingress[priority, sender]["refresh_at_ps"] = at_ps
     arm_port_timer(world, sender, at_ps)
 
 

@@ -204,7 +204,7 @@ class Watch:
     def look(self, w: world.World) -> BufferCycle | None:
         """A cycle of queues that hold each other, if it did so at the last look as well."""
         stuck = stuck_queues(w)
-        heads = dict(zip(stuck.tolist(), w.queues["head"][stuck].tolist(), strict=True))
+        heads = dict(zip(stuck.tolist(), w.queues["head"].T.ravel()[stuck].tolist(), strict=True))
         was, self._heads = self._heads, heads
         if not was or any(heads.get(queue) != head for queue, head in was.items()):
             return None
@@ -217,13 +217,14 @@ def stuck_queues(w: world.World) -> np.ndarray:
     between = np.flatnonzero((ports["switch"] >= 0) & (ports["far_switch"] >= 0) & (ports["paused"] != 0))
     rows = ((between << PRIORITY_SHIFT)[:, None] + np.arange(PRIORITIES)).ravel()
     is_paused = ((ports["paused"][between][:, None] >> np.arange(PRIORITIES)) & 1).ravel() != 0
-    holds = w.ingress["is_xoff"][rows ^ PRIORITIES] != 0
-    rows = rows[is_paused & holds & (w.queues["head"][rows] >= 0)]
+    queues = w.queues.T.ravel()
+    holds = w.ingress["is_xoff"].T.ravel()[rows ^ PRIORITIES] != 0
+    rows = rows[is_paused & holds & (queues["head"][rows] >= 0)]
     if not len(rows):
         return rows
-    is_stuck = np.zeros(len(w.queues), np.int8)
+    is_stuck = np.zeros(len(queues), np.int8)
     is_stuck[rows] = 1
-    keep_stuck(w.queues, w.packets, is_stuck, np.zeros(len(w.queues), np.int32))
+    keep_stuck(queues, w.packets, is_stuck, np.zeros(len(queues), np.int32))
     return np.flatnonzero(is_stuck)
 
 
@@ -231,7 +232,7 @@ def waiting_cycle(w: world.World, stuck: np.ndarray) -> BufferCycle | None:
     """A cycle among queues that :func:`stuck_queues` found: each waits for an ingress that the next one holds."""
     before, after = [], []
     for queue in stuck.tolist():
-        p = int(w.queues["head"][queue])
+        p = int(w.queues["head"][queue % PRIORITIES, queue >> PRIORITY_SHIFT])
         seen = set()
         while p >= 0:
             in_port = int(w.packets["in_port"][p])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.buffer import PRIORITIES, PRIORITY_SHIFT
+from emulator.buffer import PRIORITIES
 from ttpoe._jit import kernel
 
 DWRR = np.dtype(
@@ -29,7 +29,8 @@ def choose_by_weight(row, queues, packets, port, eligible):
     Parameters
     ----------
     row : DWRR row, modified in place
-    queues, packets : arrays
+    queues : QUEUE array, shape (8, ports)
+    packets : PACKET array
     port : int64
     eligible : int64
         Bit n: priority n has a frame at its queue's head and may send; at least one bit is set.
@@ -47,7 +48,7 @@ def choose_by_weight(row, queues, packets, port, eligible):
         if (eligible >> priority) & 1:
             if not is_granted:
                 row["deficit_bytes"][priority] += row["quantum_bytes"][priority]
-            size = int(packets[queues[(port << PRIORITY_SHIFT) + priority]["head"]]["wire_bytes"])
+            size = int(packets[queues[priority, port]["head"]]["wire_bytes"])
             if size <= row["deficit_bytes"][priority]:
                 row["deficit_bytes"][priority] -= size
                 row["turn"] = priority

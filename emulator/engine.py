@@ -21,6 +21,7 @@ from emulator.ecn import mark
 from emulator.framing import frame_wire_bytes
 from emulator.host import host_on_frame, host_on_timer, host_start_flow
 from emulator.impair import is_lost
+from emulator.lookahead import look_ahead
 from emulator.nic import host_on_wake, make_packet, note_ready, wake_blocked
 from emulator.outage import IS_DOWN, lose_cut, lose_unsent
 from emulator.packet import CREDIT, CUT, DATA, ECT, PFC, free_packet
@@ -62,34 +63,28 @@ def _admit(world, switch_index, in_port, out_port, priority, size_bytes):
     """The verdict on a frame that would leave by a port and priority."""
     if (int(world.ports[out_port]["storm"]) >> priority) & 1:
         return DROP_WATCHDOG
-    queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
-    ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
-    rules = world.rules[(switch_index << PRIORITY_SHIFT) + priority]
+    queue = world.queues[priority, out_port]
+    ingress = world.ingress[priority, in_port]
+    rules = world.rules[priority, switch_index]
     switch = world.switches[switch_index]
     return switch_on_frame(switch, world.shared[rules["shared"]], rules, ingress, queue, size_bytes)
 
 
 @kernel
-def _trim(world, switch_index, in_port, out_port, p, verdict):
-    """Cut packet ``p``, which was not admitted for the cause in ``verdict``, to its headers, and ask again.
+def _trim(engine, packet, frame, verdict):
+    """Cut a packet (PACKET and FRAME row), not admitted for the cause in ``verdict``, to its headers; 1 if it was.
 
     Only data frames of lossy priorities have something to cut. A receiver knows a trimmed frame by a payload of 0
     bytes. Source: Handley et al., "Re-architecting datacenter networks and stacks for low latency" (NDP), 2017; UEC.
     """
-    packet = world.packets[p]
-    if packet["kind"] != DATA or world.frames[p]["payload_bytes"] == 0:
-        return verdict
+    if packet["kind"] != DATA or frame["payload_bytes"] == 0:
+        return 0
     if verdict != DROP_QUEUE_THRESHOLD and verdict != DROP_BUFFER_FULL:
-        return verdict
-    engine = world.engine[0]
-    world.frames[p]["payload_bytes"] = 0
-    packet["wire_bytes"] = frame_wire_bytes(
-        engine["protocol"], engine["framing"], int(world.frames[p]["opcode"]), 0
-    )
+        return 0
+    frame["payload_bytes"] = 0
+    packet["wire_bytes"] = frame_wire_bytes(engine["protocol"], engine["framing"], int(frame["opcode"]), 0)
     packet["priority"] = engine["trim_priority"]
-    world.ports[out_port]["trimmed"] += 1
-    size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
-    return _admit(world, switch_index, in_port, out_port, engine["trim_priority"], size_bytes)
+    return 1
 
 
 @kernel(inline=True)
@@ -114,12 +109,16 @@ def _switch_arrival(world, i, p, now_ps):
             engine["lost"] += 1
             free_packet(engine, world.packets, p)
         return
-    verdict = _admit(world, switch_index, in_port, out_port, priority, size_bytes)
-    if verdict > ADMITTED_XOFF and engine["trim_priority"] >= 0:
-        verdict = _trim(world, switch_index, in_port, out_port, p, verdict)
+    while True:
+        verdict = _admit(world, switch_index, in_port, out_port, priority, size_bytes)
+        if verdict <= ADMITTED_XOFF or engine["trim_priority"] < 0:
+            break
+        if _trim(engine, packet, world.frames[p], verdict) == 0:
+            break
+        world.ports[out_port]["trimmed"] += 1
         priority = int(packet["priority"])
         size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
-    queue = world.queues[(out_port << PRIORITY_SHIFT) + priority]
+    queue = world.queues[priority, out_port]
     if verdict > ADMITTED_XOFF:
         drop(world, switch_index, queue, p, verdict)
         return
@@ -146,6 +145,117 @@ def _try_kicked(world, now_ps):
         start_if_idle(world, touched, now_ps)
 
 
+@kernel(inline=True)
+def _arrive(world, i, now_ps):
+    """The frame at the head of port ``i``'s line is at its end: it is lost, or taken by the port, a switch or a host.
+
+    Returns
+    -------
+    int64
+        The end whose transport took it, or -1.
+    int64
+        Number of its answers in ``world.out``.
+    """
+    engine = world.engine[0]
+    p = take_arrival(world, i)
+    engine["packet_hops"] += 1
+    packet = world.packets[p]
+    kind = int(packet["kind"])
+    priority = int(packet["priority"])
+    size_bytes = int(packet["wire_bytes"]) - engine["line_only_bytes"]
+    far = i ^ 1
+    is_at_host = world.ports[i]["far_switch"] < 0
+    lost = 0
+    if int(packet["fate"]) & CUT:
+        lose_cut(world, i, p)
+        lost = 2  # its credits are back since its line went down
+    elif packet["fate"] != 0:
+        lost = is_lost(engine, world.impairments, world.packets, p, world.ports[i]["impairment"], is_at_host)
+    if lost != 0:
+        if engine["is_credited"] != 0 and lost == 1:
+            on_lost(world, far, kind, priority, size_bytes, now_ps)
+            kick(world, far)
+        return -1, 0
+    if kind == DATA:
+        engine["data_hops"] += 1
+    if engine["is_tracing"] != 0 and world.ports[far]["is_captured"] != 0:
+        record(world, far, p, 0, now_ps)
+    if kind == PFC:
+        if on_pfc_frame(world, far, p, now_ps) != 0:
+            kick(world, far)
+        return -1, 0
+    if kind == CREDIT:
+        on_update(world, far, p, now_ps)
+        kick(world, far)
+        return -1, 0
+    if not is_at_host:
+        _switch_arrival(world, i, p, now_ps)
+        return -1, 0
+    if engine["is_credited"] != 0:
+        row = world.credits[(far << PRIORITY_SHIFT) + priority]
+        give_back(world.ports[far], row, priority, size_bytes)
+        kick(world, far)
+    e = int(packet["end"])
+    return e, host_on_frame(world, p, now_ps)
+
+
+@kernel(inline=True)
+def _change_line(world, i, now_ps):
+    """What is due at port ``i`` besides frames: pauses, storms, replays, frames held back."""
+    port = world.ports[i]
+    on_port_timer(world, i, now_ps)
+    if world.engine[0]["watchdog_detect_ps"] != NEVER and (port["paused"] != 0 or port["storm"] != 0):
+        watch_port(world, i, now_ps)
+    if world.engine[0]["retry_bytes"] != 0 and world.retries[i]["replay_at_ps"] != NEVER:
+        replay(world, i, now_ps)
+    if port["impairment"] >= 0:
+        let_go(world, i, now_ps)
+    kick(world, i)
+
+
+@kernel(inline=True)
+def _wake(world, subject, now_ps):
+    """The event of class TIMER that ``subject`` stands for; returns the end concerned and the number of its answers."""
+    ends, flows = len(world.ends), len(world.flows)
+    if subject < ends:
+        return subject, host_on_timer(world, subject, now_ps)
+    if subject < ends + flows:
+        return 2 * (subject - ends), host_start_flow(world, subject - ends, now_ps)
+    host_on_wake(world, subject - ends - flows, now_ps)
+    return subject - ends - flows, 0
+
+
+@kernel(inline=True)
+def _answer(world, e, answers):
+    """Queue the answers of end ``e``, and put it in its NIC's round if it may send now."""
+    nic = int(world.ends[e]["port"])
+    for k in range(answers):
+        enqueue(world, nic, make_packet(world, e, k))
+    joined = 0
+    if world.engine[0]["is_sharing"] != 0:  # who waits for room comes before whose frames made it
+        joined = wake_blocked(world, nic)
+    joined += note_ready(world, e)
+    if joined + answers > 0:
+        kick(world, nic)
+
+
+@kernel(inline=True)
+def _reason_to_stop(world, now_ps, until_ps, last_event):
+    """A `RunStatus` if the event at ``now_ps`` is not to be served in this call, else -1."""
+    engine = world.engine[0]
+    if now_ps > until_ps:
+        return _UNTIL
+    if engine["events"] >= last_event:
+        return _SLICE
+    if engine["free_count"] < MARGIN:
+        return _NEED_PACKETS
+    if world.schedule[0]["free_count"] < engine["event_margin"]:
+        return _NEED_EVENTS
+    if engine["is_tracing"] != 0 and engine["trace_count"] + MARGIN > len(world.trace):
+        return _NEED_TRACE
+    return -1
+
+
 @kernel(export=True)
 def run(world, until_ps, max_events):
     """Run the world until a reason to stop.
@@ -169,102 +279,38 @@ def run(world, until_ps, max_events):
     due = world.due
     ports = world.ports
     last_event = engine["events"] + max_events
+    first_stop = 2 * len(world.ends) + len(world.flows)
     while True:
         if engine["unfinished"] == 0:
             return _FINISHED
         if schedule["cursor"] == schedule["due_count"] and open_next_bucket(world) == 0:
             return _EMPTY
         now_ps = due_time_ps(schedule, due)
-        if now_ps > until_ps:
-            return _UNTIL
-        if engine["events"] >= last_event:
-            return _SLICE
-        if engine["free_count"] < MARGIN:
-            return _NEED_PACKETS
-        if schedule["free_count"] < engine["event_margin"]:
-            return _NEED_EVENTS
-        if engine["is_tracing"] != 0 and engine["trace_count"] + MARGIN > len(world.trace):
-            return _NEED_TRACE
+        reason = _reason_to_stop(world, now_ps, until_ps, last_event)
+        if reason >= 0:
+            return reason
         cursor = schedule["cursor"]
         schedule["cursor"] = cursor + 1
+        look_ahead(world, cursor)
         which = due_class(due, cursor)
-        index = int(world.due_subject[cursor])
+        subject = int(world.due_subject[cursor])
         engine["now_ps"] = now_ps
         engine["events"] += 1
         answering_end = -1
         answers = 0
         if which == DEPARTURE:
-            ports[index]["is_departure_pending"] = int(ports[index]["is_departure_pending"]) & IS_DOWN
-            kick(world, index)
-        elif which == ARRIVAL and engine["retry_bytes"] != 0 and arrives_whole(world, index, now_ps) == 0:
-            pass  # the link sends it again
+            ports[subject]["is_departure_pending"] = int(ports[subject]["is_departure_pending"]) & IS_DOWN
+            kick(world, subject)
         elif which == ARRIVAL:
-            p = take_arrival(world, index)
-            engine["packet_hops"] += 1
-            kind = int(world.packets[p]["kind"])
-            priority = int(world.packets[p]["priority"])
-            size_bytes = int(world.packets[p]["wire_bytes"]) - engine["line_only_bytes"]
-            far = index ^ 1
-            is_at_host = ports[index]["far_switch"] < 0
-            lost = 0
-            if int(world.packets[p]["fate"]) & CUT:
-                lose_cut(world, index, p)
-                lost = 2  # its credits are back since its line went down
-            elif world.packets[p]["fate"] != 0:
-                lost = is_lost(engine, world.impairments, world.packets, p, ports[index]["impairment"], is_at_host)
-            if lost != 0:
-                if engine["is_credited"] != 0 and lost == 1:
-                    on_lost(world, far, kind, priority, size_bytes, now_ps)
-                    kick(world, far)
-            else:
-                if kind == DATA:
-                    engine["data_hops"] += 1
-                if ports[far]["is_captured"] != 0:
-                    record(world, far, p, 0, now_ps)
-                if kind == PFC:
-                    if on_pfc_frame(world, far, p, now_ps) != 0:
-                        kick(world, far)
-                elif kind == CREDIT:
-                    on_update(world, far, p, now_ps)
-                    kick(world, far)
-                elif not is_at_host:
-                    _switch_arrival(world, index, p, now_ps)
-                else:
-                    if engine["is_credited"] != 0:
-                        row = world.credits[(far << PRIORITY_SHIFT) + priority]
-                        give_back(ports[far], row, priority, size_bytes)
-                        kick(world, far)
-                    answering_end = int(world.packets[p]["end"])
-                    answers = host_on_frame(world, p, now_ps)
+            if engine["retry_bytes"] == 0 or arrives_whole(world, subject, now_ps) != 0:  # else it is sent again
+                answering_end, answers = _arrive(world, subject, now_ps)
         elif which == LINK_STATE:
-            on_port_timer(world, index, now_ps)
-            if engine["watchdog_detect_ps"] != NEVER:
-                watch_port(world, index, now_ps)
-            if engine["retry_bytes"] != 0 and world.retries[index]["replay_at_ps"] != NEVER:
-                replay(world, index, now_ps)
-            if ports[index]["impairment"] >= 0:
-                let_go(world, index, now_ps)
-            kick(world, index)
-        elif index < len(world.ends):
-            answering_end = index
-            answers = host_on_timer(world, index, now_ps)
-        elif index < len(world.ends) + len(world.flows):
-            answering_end = 2 * (index - len(world.ends))
-            answers = host_start_flow(world, answering_end >> 1, now_ps)
-        elif index < 2 * len(world.ends) + len(world.flows):
-            answering_end = index - len(world.ends) - len(world.flows)
-            host_on_wake(world, answering_end, now_ps)
+            _change_line(world, subject, now_ps)
+        elif subject < first_stop:
+            answering_end, answers = _wake(world, subject, now_ps)
         else:
-            engine["stop"] = index - 2 * len(world.ends) - len(world.flows)
+            engine["stop"] = subject - first_stop
             return _STOP
         if answering_end >= 0:
-            nic = int(world.ends[answering_end]["port"])
-            for k in range(answers):
-                enqueue(world, nic, make_packet(world, answering_end, k))
-            joined = 0
-            if engine["is_sharing"] != 0:  # who waits for room comes before whose frames made it
-                joined = wake_blocked(world, nic)
-            joined += note_ready(world, answering_end)
-            if joined + answers > 0:
-                kick(world, nic)
+            _answer(world, answering_end, answers)
         _try_kicked(world, now_ps)

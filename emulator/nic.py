@@ -6,7 +6,6 @@ memory.
 
 from __future__ import annotations
 
-from emulator.buffer import PRIORITY_SHIFT
 from emulator.dcqcn import rate_after, settle
 from emulator.framing import frame_wire_bytes, is_data_frame, tcp_wire_bytes
 from emulator.packet import ANSWER, DATA, take_packet
@@ -81,7 +80,7 @@ def note_ready(world, e):
     end["is_ready"] = 1
     end["next_ready"] = -1
     priority = int(end["priority"])
-    queue = world.queues[(int(end["port"]) << PRIORITY_SHIFT) + priority]
+    queue = world.queues[priority, end["port"]]
     if queue["ready_head"] < 0:
         queue["ready_head"] = e
     else:

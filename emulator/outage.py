@@ -6,7 +6,7 @@ Replay buffers are emptied, and credits begin anew.
 
 from __future__ import annotations
 
-from emulator.buffer import PRIORITIES, PRIORITY_SHIFT
+from emulator.buffer import PRIORITIES
 from emulator.credits import begin_anew, tell_all
 from emulator.packet import CUT, free_packet
 from emulator.pfc import pause_for, resume
@@ -34,7 +34,7 @@ def _cut(world, first):
 def _flush(world, i, priority, now_ps):
     """Drop what waits at a switch's port ``i``; who was paused for its sake is kicked, as it may go on."""
     port = world.ports[i]
-    queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+    queue = world.queues[priority, i]
     while queue["head"] >= 0:
         p = take_head(world, port, queue, priority, now_ps)
         port["link_down"] += 1
@@ -91,7 +91,7 @@ def take_down(world, i, now_ps):
     for priority in range(PRIORITIES):
         if (int(port["paused"]) >> priority) & 1:
             resume(world, i, priority, now_ps)
-        world.ingress[(i << PRIORITY_SHIFT) + priority]["refresh_at_ps"] = NEVER
+        world.ingress[priority, i]["refresh_at_ps"] = NEVER
         if port["switch"] >= 0:
             _flush(world, i, priority, now_ps)
 

@@ -7,7 +7,7 @@ when half of it has passed.
 
 from __future__ import annotations
 
-from emulator.buffer import PRIORITIES, PRIORITY_SHIFT
+from emulator.buffer import PRIORITIES
 from emulator.packet import PFC, free_packet, take_packet
 from emulator.schedule import LINK_STATE, push
 from emulator.series import sample_paused
@@ -38,7 +38,7 @@ def ask_pause(world, i, priority):
     port = world.ports[i]
     port["xoff"] = int(port["xoff"]) | (1 << priority)
     port["pfc_due"] = int(port["pfc_due"]) | (1 << priority)
-    world.ingress[(i << PRIORITY_SHIFT) + priority]["refresh_at_ps"] = NEVER
+    world.ingress[priority, i]["refresh_at_ps"] = NEVER
 
 
 @kernel(inline=True)
@@ -82,7 +82,7 @@ def take_pfc(world, i, now_ps):
     quanta = 0
     if int(port["xoff"]) & bit:
         quanta = engine["pfc_quanta"]
-        ingress = world.ingress[(i << PRIORITY_SHIFT) + priority]
+        ingress = world.ingress[priority, i]
         if int(port["told_xoff"]) & bit == 0:
             ingress["xoff_count"] += 1
         port["told_xoff"] = int(port["told_xoff"]) | bit
@@ -106,7 +106,7 @@ def take_pfc(world, i, now_ps):
 def resume(world, i, priority, now_ps):
     """Port ``i`` may send ``priority`` again. The caller kicks the port."""
     port = world.ports[i]
-    queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+    queue = world.queues[priority, i]
     port["paused"] = int(port["paused"]) & ~(1 << priority)
     queue["paused_ps"] += now_ps - queue["paused_since_ps"]
     queue["pause_until_ps"] = NEVER
@@ -124,7 +124,7 @@ def pause(world, i, priority, now_ps):
     engine = world.engine[0]
     port = world.ports[i]
     port["paused"] = int(port["paused"]) | (1 << priority)
-    world.queues[(i << PRIORITY_SHIFT) + priority]["paused_since_ps"] = now_ps
+    world.queues[priority, i]["paused_since_ps"] = now_ps
     engine["paused_count"] += 1
     sample_paused(engine, world.series, now_ps)
 
@@ -137,7 +137,7 @@ def pause_for(world, i, priority, quanta, now_ps):
         pause(world, i, priority, now_ps)
         arm_port_timer(world, i, now_ps + world.engine[0]["watchdog_detect_ps"])
     until_ps = now_ps + pause_ps(port, quanta)
-    world.queues[(i << PRIORITY_SHIFT) + priority]["pause_until_ps"] = until_ps
+    world.queues[priority, i]["pause_until_ps"] = until_ps
     arm_port_timer(world, i, until_ps)
 
 
@@ -197,15 +197,15 @@ def on_port_timer(world, i, now_ps):
     if port["react_head"] >= 0:
         next_ps = min(next_ps, world.packets[port["react_head"]]["arrive_ps"])
     for priority in range(PRIORITIES):
-        row = (i << PRIORITY_SHIFT) + priority
+        queue, ingress = world.queues[priority, i], world.ingress[priority, i]
         if (int(port["paused"]) >> priority) & 1:
-            if world.queues[row]["pause_until_ps"] <= now_ps:
+            if queue["pause_until_ps"] <= now_ps:
                 resume(world, i, priority, now_ps)
             else:
-                next_ps = min(next_ps, world.queues[row]["pause_until_ps"])
+                next_ps = min(next_ps, queue["pause_until_ps"])
         if (int(port["xoff"]) >> priority) & 1:
-            if world.ingress[row]["refresh_at_ps"] <= now_ps:
+            if ingress["refresh_at_ps"] <= now_ps:
                 ask_pause(world, i, priority)
-            next_ps = min(next_ps, world.ingress[row]["refresh_at_ps"])
+            next_ps = min(next_ps, ingress["refresh_at_ps"])
     if next_ps != NEVER:
         arm_port_timer(world, i, next_ps)

@@ -36,7 +36,7 @@ def enqueue(world, i, p):
     """Append packet ``p`` to port ``i``'s queue of its priority."""
     packet = world.packets[p]
     priority = int(packet["priority"])
-    queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+    queue = world.queues[priority, i]
     packet["next"] = -1
     if queue["head"] < 0:
         queue["head"] = p
@@ -52,8 +52,8 @@ def leave_switch(world, port, queue, p, priority, now_ps):
     in_port = int(world.packets[p]["in_port"])
     size_bytes = int(world.packets[p]["wire_bytes"]) - world.engine[0]["line_only_bytes"]
     switch_index = int(port["switch"])
-    rules = world.rules[(switch_index << PRIORITY_SHIFT) + priority]
-    ingress = world.ingress[(in_port << PRIORITY_SHIFT) + priority]
+    rules = world.rules[priority, switch_index]
+    ingress = world.ingress[priority, in_port]
     shared = world.shared[rules["shared"]]
     if switch_on_departure(world.switches[switch_index], shared, rules, ingress, queue, size_bytes) != 0:
         ask_resume(world, in_port, priority)
@@ -109,7 +109,7 @@ def _take_next(world, i, now_ps):
                 priority -= 1
         else:
             priority = choose_by_weight(world.dwrr[i], world.queues, packets, i, eligible)
-        queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+        queue = world.queues[priority, i]
         p = int(queue["head"])
         if p < 0:
             p = host_poll(world, i, queue, now_ps)

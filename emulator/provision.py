@@ -51,9 +51,9 @@ def divide_memory(
         Largest frame on the line.
     """
     n_ports = len(topology.port_names)
-    ingress = zeros(n_ports * PRIORITIES, INGRESS)
+    ingress = zeros((PRIORITIES, n_ports), INGRESS)
     switches = zeros(topology.switches, SWITCH)
-    rules = zeros(topology.switches * PRIORITIES, RULES)
+    rules = zeros((PRIORITIES, topology.switches), RULES)
     has_pfc = profile.flow_control == "pfc"
     lossless = [p for p in priorities if has_pfc and config.rules(p).is_lossless]
     busy = np.ones(n_ports, bool)
@@ -69,24 +69,23 @@ def divide_memory(
                 config.pipeline_latency_ps, len(lossless),
             )  # fmt: skip
             for p in lossless:
-                ingress[i * PRIORITIES + p]["headroom_limit_bytes"] = bound
+                ingress[p, i]["headroom_limit_bytes"] = bound
                 switches[topology.port_switch[i]]["headroom_limit_bytes"] += bound
         if config.headroom_pool_bytes is not None:
             pool_bytes = np.minimum(switches["headroom_limit_bytes"], config.headroom_pool_bytes)
             switches["headroom_limit_bytes"] = pool_bytes
-    of_priority = rules.reshape(-1, PRIORITIES)
-    of_priority["shared"] = 2 * np.arange(topology.switches)[:, None]
-    of_priority["resume_offset_bytes"] = config.resume_offset_bytes
+    rules["shared"] = 2 * np.arange(topology.switches)
+    rules["resume_offset_bytes"] = config.resume_offset_bytes
     for p in range(PRIORITIES):
         mine = config.rules(p)
         static_bytes = config.static_threshold_bytes if mine.static_threshold_bytes is None else (
             mine.static_threshold_bytes)  # fmt: skip
-        of_priority["alpha_q16"][:, p] = round((config.alpha if mine.alpha is None else mine.alpha) * 65_536)
-        of_priority["static_bytes"][:, p] = NEVER if static_bytes is None else static_bytes
+        rules["alpha_q16"][p] = round((config.alpha if mine.alpha is None else mine.alpha) * 65_536)
+        rules["static_bytes"][p] = NEVER if static_bytes is None else static_bytes
         if p in priorities:
             reserve_bytes = config.reserve_bytes if mine.reserve_bytes is None else mine.reserve_bytes
-            of_priority["reserve_bytes"][:, p] = reserve_bytes
-        of_priority["is_lossless"][:, p] = p in lossless
+            rules["reserve_bytes"][p] = reserve_bytes
+        rules["is_lossless"][p] = p in lossless
     credits = np.zeros(1, CREDITS)
     if profile.flow_control == "credits":
         credits = give_credits(config, topology, ports, priorities, frame_bytes)
@@ -94,16 +93,16 @@ def divide_memory(
         for p in priorities:  # with all that credits allow in reserve, nothing is ever shared, paused or dropped
             reserve = np.zeros(topology.switches, np.int64)
             np.maximum.at(reserve, topology.port_switch[ports], buffers[ports])
-            of_priority["reserve_bytes"][:, p] = reserve
-            of_priority["is_lossless"][:, p] = 1
+            rules["reserve_bytes"][p] = reserve
+            rules["is_lossless"][p] = 1
     ports_of = np.bincount(topology.port_switch[ports], minlength=topology.switches)
-    reserved_bytes = ports_of * of_priority["reserve_bytes"].sum(axis=1)
+    reserved_bytes = ports_of * rules["reserve_bytes"].sum(axis=0)
     shared = zeros(2 * topology.switches, SHARED)
     free_bytes = config.buffer_bytes - switches["headroom_limit_bytes"] - reserved_bytes
     lossy_bytes = np.zeros_like(free_bytes)
     if config.lossy_fraction is not None:
         lossy_bytes = (free_bytes * config.lossy_fraction).astype(np.int64)
-        of_priority["shared"] += of_priority["is_lossless"] == 0
+        rules["shared"] += rules["is_lossless"] == 0
     shared["limit_bytes"][0::2] = free_bytes - lossy_bytes
     shared["limit_bytes"][1::2] = lossy_bytes
     _check_room(config, profile.name, switches, reserved_bytes, frame_bytes)

@@ -236,6 +236,42 @@ def _carry_on(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
+def _port_rows(fabric: Fabric, paused_ps: np.ndarray) -> list[dict[str, Any]]:
+    """What is reported of each port, by columns, as there may be tens of thousands of them.
+
+    Parameters
+    ----------
+    paused_ps : int64 (ports, 8)
+    """
+    w = fabric.world
+    ports, far = w.ports, np.arange(len(w.ports)) ^ 1
+    fates = np.where(ports["impairment"][:, None] >= 0, w.impairments["counts"][ports["impairment"]], 0)
+    lost = fates[:, 1:BAD_FCS].sum(axis=1)
+    storms = np.resize(w.storms, (len(ports), PRIORITIES))  # a single zero where there is no watchdog
+    columns = {
+        "rate_bps": ports["rate_bps"],
+        "tx_frames": ports["tx_frames"],
+        "tx_bytes": ports["tx_bytes"],
+        "rx_frames": (arrived(w) + fates[:, DUPLICATED] - lost - ports["cut"])[far],
+        "drops": w.queues["drops"].sum(axis=0),
+        "lost": lost,
+        "bad_fcs": fates[:, BAD_FCS],
+        "bit_errors": fates[:, BIT_ERRORS],
+        "link_down": ports["link_down"],
+        "ecn_marked": w.marking["marked"],
+        "trimmed": ports["trimmed"],
+        "max_queue_bytes": w.queues["max_bytes"].max(axis=0),
+        "max_headroom_bytes": w.ingress["max_headroom_bytes"].max(axis=0),
+        "xoffs_sent": w.ingress["xoff_count"].sum(axis=0),
+        "paused_us": paused_ps.sum(axis=1) / PS_PER_US,
+        "pause_storms": storms.sum(axis=1),
+        "frames_replayed": np.resize(w.retries["frames_replayed"], len(ports)),
+    }
+    names = ("name", *columns)
+    values = (fabric.topology.port_names, *(column.tolist() for column in columns.values()))
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
 def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     """Reduce the arrays of a fabric whose run has ended."""
     w = fabric.world
@@ -267,41 +303,13 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         flows["ideal_ps"][k] = known[key]
 
     end_ps = int(engine["now_ps"])
-    queues = w.queues.reshape(-1, PRIORITIES)
-    ingress = w.ingress.reshape(-1, PRIORITIES)
-    is_paused = (ports["paused"][:, None] >> np.arange(PRIORITIES)) & 1 != 0
-    paused_ps = queues["paused_ps"] + np.where(is_paused, end_ps - queues["paused_since_ps"], 0)
-    storms = np.resize(w.storms, (len(ports), PRIORITIES))  # a single zero where there is no watchdog
-    fates = np.where(ports["impairment"][:, None] >= 0, w.impairments["counts"][ports["impairment"]], 0)
-    lost = fates[:, 1:BAD_FCS].sum(axis=1)
-    replayed = np.resize(w.retries["frames_replayed"], len(ports))
-    port_rows = [
-        {
-            "name": name,
-            "rate_bps": int(ports[i]["rate_bps"]),
-            "tx_frames": int(ports[i]["tx_frames"]),
-            "tx_bytes": int(ports[i]["tx_bytes"]),
-            "rx_frames": arrived(w, i ^ 1) + int(fates[i ^ 1, DUPLICATED] - lost[i ^ 1] - ports[i ^ 1]["cut"]),
-            "drops": int(queues[i]["drops"].sum()),
-            "lost": int(lost[i]),
-            "bad_fcs": int(fates[i, BAD_FCS]),
-            "bit_errors": int(fates[i, BIT_ERRORS]),
-            "link_down": int(ports[i]["link_down"]),
-            "ecn_marked": int(w.marking["marked"][i]),
-            "trimmed": int(ports[i]["trimmed"]),
-            "max_queue_bytes": int(queues[i]["max_bytes"].max()),
-            "max_headroom_bytes": int(ingress[i]["max_headroom_bytes"].max()),
-            "xoffs_sent": int(ingress[i]["xoff_count"].sum()),
-            "paused_us": float(paused_ps[i].sum()) / PS_PER_US,
-            "pause_storms": int(storms[i].sum()),
-            "frames_replayed": int(replayed[i]),
-        }
-        for i, name in enumerate(fabric.topology.port_names)
-    ]
+    is_paused = (ports["paused"] >> np.arange(PRIORITIES)[:, None]) & 1 != 0
+    paused_ps = (w.queues["paused_ps"] + np.where(is_paused, end_ps - w.queues["paused_since_ps"], 0)).T
+    port_rows = _port_rows(fabric, paused_ps)
     causes = {cause: int(w.switches["drops"][:, k].sum()) for k, cause in enumerate(DROP_CAUSES)}
     errors = []
     if causes["headroom_full"]:
-        worst = port_rows[int(np.argmax(ingress["max_headroom_bytes"].max(axis=1)))]
+        worst = port_rows[int(np.argmax(w.ingress["max_headroom_bytes"].max(axis=0)))]
         errors.append(
             f"{causes['headroom_full']} frames were dropped in a lossless priority as headroom was full (most used: "
             f"{worst['max_headroom_bytes']} bytes at {worst['name']}); leave out switch.headroom_bytes for the bound"
@@ -341,8 +349,8 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
     digest = hashlib.sha256()
     names = [fabric.transport, fabric.routing, fabric.seed]
     digest.update(json.dumps([*names, counters, causes, impaired], sort_keys=True).encode())
-    integers = (flows, queues["drops"], queues["max_bytes"], paused_ps, ingress["xoff_count"], ports["tx_bytes"])
-    for array in integers:
+    by_port = (w.queues["drops"].T, w.queues["max_bytes"].T, paused_ps, w.ingress["xoff_count"].T, ports["tx_bytes"])
+    for array in (flows, *by_port):
         digest.update(np.ascontiguousarray(array).tobytes())
     return RunResult(
         transport=display_name(fabric),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.buffer import PRIORITY_SHIFT
 from emulator.schedule import mix32
 from ttpoe._jit import kernel
 
@@ -32,7 +31,7 @@ ROUTING = np.dtype([(name, "i8") for name in ("policy", "flowlet_gap_ps", "choic
 
 
 @kernel(inline=True)
-def _ecmp(world, group, salt, entropy):
+def ecmp(world, group, salt, entropy):
     """A port by the hash of the flow's fields: a flow keeps its path."""
     return world.members[group["first"] + ((mix32(entropy ^ salt) * int(group["count"])) >> 32)]
 
@@ -46,16 +45,18 @@ def _round_robin(world, group):
 
 
 @kernel(inline=True)
-def _random(world, group, salt):
+def _random(members, group, salt):
     """Each frame takes a port at random."""
     turn = group["turn"]
     group["turn"] = turn + 1
-    return world.members[group["first"] + ((mix32(turn ^ salt) * int(group["count"])) >> 32)]
+    return int(members[group["first"] + ((mix32(turn ^ salt) * int(group["count"])) >> 32)])
 
 
 @kernel
-def _adaptive(world, group, salt, priority, choices):
+def _adaptive(members, queues, group, salt, choices, grade_bytes):
     """The shortest queue of ``choices`` draws (at most 8) or of all, in steps of ``grade_bytes``; one of equals by lot.
+
+    ``queues``: those of the frame's priority, by port.
 
     Source: local adaptive routing as in Mitzenmacher's "power of two choices" (2001) and DRILL (2017) without memory;
     grades as in uet-htsim (5, 10 and 20 % of a queue) and in the eight quality bands of Junos' dynamic load balancing.
@@ -69,11 +70,11 @@ def _adaptive(world, group, salt, priority, choices):
     least = equals = 0
     for k in range(count if choices == 0 else choices):
         chance = mix32(draw + k)
-        port = int(world.members[group["first"] + (k if choices == 0 else (chance * count) >> 32)])
+        port = int(members[group["first"] + (k if choices == 0 else (chance * count) >> 32)])
         if port < 0:
             down = port
             continue
-        grade = world.queues[(port << PRIORITY_SHIFT) + priority]["bytes"] // world.routing[0]["grade_bytes"]
+        grade = queues[port]["bytes"] // grade_bytes
         if best < 0 or grade < least:
             best, least, equals = port, grade, 1
         elif grade == least and choices == 0:  # draws are as random already
@@ -84,20 +85,19 @@ def _adaptive(world, group, salt, priority, choices):
 
 
 @kernel
-def _flowlet(world, group, salt, switch, entropy, now_ps):
+def _flowlet(members, row, group, salt, gap_ps, now_ps):
     """The flow's last port, unless it was silent for the gap: then one at random.
 
     Source: Kandula et al., "Dynamic load balancing without packet reordering", 2007; LetFlow (2017) chooses at random.
     """
-    row = world.flowlets[(switch << FLOWLET_SHIFT) + (mix32(entropy ^ salt) >> (32 - FLOWLET_SHIFT))]
-    if row["port"] < 0 or now_ps - row["last_ps"] > world.routing[0]["flowlet_gap_ps"]:
-        row["port"] = _random(world, group, salt)
+    if row["port"] < 0 or now_ps - row["last_ps"] > gap_ps:
+        row["port"] = _random(members, group, salt)
     else:
         is_member = False
         for k in range(int(group["count"])):
-            is_member = is_member or world.members[int(group["first"]) + k] == row["port"]
+            is_member = is_member or members[int(group["first"]) + k] == row["port"]
         if not is_member:  # another flow's row
-            row["port"] = _random(world, group, salt)
+            row["port"] = _random(members, group, salt)
     row["last_ps"] = now_ps
     return int(row["port"])
 
@@ -115,11 +115,13 @@ def choose_port(world, switch, packet, now_ps):
     policy = routing["policy"]
     salt = world.switches[switch]["salt"]
     if policy == ECMP:
-        return int(_ecmp(world, group, salt, int(packet["entropy"])))
+        return int(ecmp(world, group, salt, int(packet["entropy"])))
     if policy == ROUND_ROBIN:
         return int(_round_robin(world, group))
     if policy == RANDOM:
-        return int(_random(world, group, salt))
+        return _random(world.members, group, salt)
     if policy == ADAPTIVE:
-        return int(_adaptive(world, group, salt, int(packet["priority"]), routing["choices"]))
-    return int(_flowlet(world, group, salt, switch, int(packet["entropy"]), now_ps))
+        queues = world.queues[int(packet["priority"])]
+        return _adaptive(world.members, queues, group, salt, routing["choices"], routing["grade_bytes"])
+    row = world.flowlets[(switch << FLOWLET_SHIFT) + (mix32(int(packet["entropy"]) ^ salt) >> (32 - FLOWLET_SHIFT))]
+    return _flowlet(world.members, row, group, salt, routing["flowlet_gap_ps"], now_ps)

@@ -23,11 +23,10 @@ _FLUSH = 16
 
 
 @kernel
-def _note(world, what, i, priority, now_ps):
+def _note(engine, incidents, what, i, priority, now_ps):
     """Keep the incident if there is room; all are counted."""
-    engine = world.engine[0]
-    if engine["incidents"] < len(world.incidents):
-        row = world.incidents[engine["incidents"]]
+    if engine["incidents"] < len(incidents):
+        row = incidents[engine["incidents"]]
         row["time_ps"] = now_ps
         row["what"] = what
         row["port"] = i
@@ -38,7 +37,7 @@ def _note(world, what, i, priority, now_ps):
 @kernel(inline=True)
 def _flush(world, i, priority, now_ps):
     """Drop the first frames of a queue; returns 1 if there are more."""
-    queue = world.queues[(i << PRIORITY_SHIFT) + priority]
+    queue = world.queues[priority, i]
     for _ in range(_FLUSH):
         if queue["head"] < 0:
             return 0
@@ -47,7 +46,7 @@ def _flush(world, i, priority, now_ps):
     return 1 if queue["head"] >= 0 else 0
 
 
-@kernel
+@kernel(inline=True)
 def watch_port(world, i, now_ps):
     """Begin and end storms of switch port ``i`` that are due, and arm its timer for the next."""
     engine = world.engine[0]
@@ -57,24 +56,23 @@ def watch_port(world, i, now_ps):
     next_ps = NEVER
     for priority in range(PRIORITIES):
         bit = 1 << priority
-        row = (i << PRIORITY_SHIFT) + priority
         is_paused = int(port["paused"]) & bit != 0
         if int(port["storm"]) & bit == 0:
             if is_paused:
-                due_ps = world.queues[row]["paused_since_ps"] + engine["watchdog_detect_ps"]
+                due_ps = world.queues[priority, i]["paused_since_ps"] + engine["watchdog_detect_ps"]
                 if due_ps > now_ps:
                     next_ps = min(next_ps, due_ps)
                 else:
                     port["storm"] = int(port["storm"]) | bit
-                    world.storms[row] += 1
-                    _note(world, STORM_BEGAN, i, priority, now_ps)
+                    world.storms[(i << PRIORITY_SHIFT) + priority] += 1
+                    _note(engine, world.incidents, STORM_BEGAN, i, priority, now_ps)
         elif not is_paused:
-            due_ps = world.queues[row]["paused_since_ps"] + engine["watchdog_restore_ps"]
+            due_ps = world.queues[priority, i]["paused_since_ps"] + engine["watchdog_restore_ps"]
             if due_ps > now_ps:
                 next_ps = min(next_ps, due_ps)
             else:
                 port["storm"] = int(port["storm"]) & ~bit
-                _note(world, STORM_ENDED, i, priority, now_ps)
+                _note(engine, world.incidents, STORM_ENDED, i, priority, now_ps)
         if int(port["storm"]) & bit != 0 and _flush(world, i, priority, now_ps) != 0:
             next_ps = now_ps
     if next_ps != NEVER:

@@ -33,6 +33,7 @@ ENGINE = np.dtype(
         "no_route",
         "framing", "line_only_bytes",  # what frames are made of; see framing.py
         "event_margin",  # events that one event may add
+        "looks_ahead",  # rows are more than near caches hold
         "stop",  # number of the change for which the loop returned
         "retry_bytes", "largest_wire_bytes",  # replay buffer of each line; 0: none
         "trim_priority",  # of frames cut to their headers; -1: none are
@@ -62,7 +63,7 @@ PORT = whole_lines(
         ),
         ("line_head", "i4"), ("line_tail", "i4"),  # frames on the line, in order; the head's arrival is scheduled
         ("pfc_due", "i2"),  # bit n: the peer is to be told about priority n (pauses or credits), ahead of all frames
-        ("pfc_last", "i2"),  # the priority that it was told about last
+        ("storm", "i2"),  # bit n: the watchdog drops what priority n would send
         ("switch", "i4"), ("far_switch", "i4"),  # what the port and its line's end belong to; -1: a host
         ("waiting", "i2"), ("paused", "i2"),  # bit n: priority n has something to send, is paused by the peer
         ("is_departure_pending", "i1"),  # 1; with IS_DOWN of emulator.outage while its line is down
@@ -72,7 +73,7 @@ PORT = whole_lines(
         # the next line of the cache: what each frame sent touches first
         *_int64("tx_frames", "tx_bytes", "rate_bps"),
         ("weighted", "i2"),  # bit n: priority n shares the line by weight
-        ("storm", "i2"),  # bit n: the watchdog drops what priority n would send
+        ("pfc_last", "i2"),  # the priority that the peer was told about last
         ("xoff", "i2"), ("told_xoff", "i2"),  # bit n: the peer's priority n is to be paused, was told so last
         *_int64(
             "timer_pending_ps", "quantum_ps", "quantum_rest",  # 512 bit times are quantum_ps + quantum_rest / rate_bps
@@ -137,11 +138,11 @@ class World(NamedTuple):
     spare: np.ndarray  # as the two above, for sorting
     spare_subject: np.ndarray
     ports: np.ndarray
-    queues: np.ndarray  # (ports * 8,)
-    ingress: np.ndarray  # (ports * 8,)
+    queues: np.ndarray  # (8, ports): the rows of one priority lie side by side, as most runs use one or two
+    ingress: np.ndarray  # (8, ports)
     switches: np.ndarray
     shared: np.ndarray  # SHARED: pools of the switches
-    rules: np.ndarray  # RULES, (switches * 8,)
+    rules: np.ndarray  # RULES, (8, switches)
     credits: np.ndarray  # CREDITS, (ports * 8,) where links have them, else (1,)
     retries: np.ndarray  # RETRY, (ports,) where links retry, else (1,)
     dwrr: np.ndarray  # DWRR, (ports,) where any priority has a weight, else (1,)

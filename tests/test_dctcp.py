@@ -191,7 +191,7 @@ def test_steady_state(senders: int, k_bytes: int, delay_us: int) -> None:
     values = flows(*((host, 0, 10**9) for host in range(1, senders + 1)), until_ps="30ms")
     values["topology"] = {"links": [{"hosts": [0], "rate_bps": "10G", "delay_ps": f"{delay_us}us"}]}
     fabric = make(emulated(values, k_bytes), "ttpoe")
-    queue = fabric.world.queues[fabric.watched_port * 8 + 3 : fabric.watched_port * 8 + 4]
+    queue = fabric.world.queues[3, fabric.watched_port : fabric.watched_port + 1]
     links = fabric.world.links[0::2]
     samples: list[tuple[int, int, float, int]] = []
 

@@ -274,7 +274,7 @@ def test_a_watch_wants_the_same_frames_to_wait_at_two_looks(monkeypatch):
     monkeypatch.setattr(deadlock, "waiting_cycle", lambda _, stuck: tuple(stuck.tolist()))
     watch = Watch()
     assert watch.look(fabric.world) is None
-    fabric.world.queues["head"][24] = 5  # another frame waits there now: it had moved
+    fabric.world.queues["head"][0, 3] = 5  # another frame waits there now: it had moved
     assert watch.look(fabric.world) is None
     assert watch.look(fabric.world) is None
     assert watch.look(fabric.world) is None

@@ -321,7 +321,7 @@ def test_a_port_tells_what_holds_when_its_line_is_free() -> None:
     """Nothing about what changed and changed back; one frame a priority; each in turn, none twice before another."""
     fabric = make(incast(2, 1000), "roce-pfc")
     port = int(fabric.topology.host_port[1]) ^ 1
-    ingress = fabric.world.ingress[port * 8 : port * 8 + 8]
+    ingress = fabric.world.ingress[:, port]
     full = 65_535
     assert told_by(fabric, port, [(3, 1), (3, 0)]) == []
     assert told_by(fabric, port, [(3, 1), (3, 0), (3, 1)]) == [(3, full)]

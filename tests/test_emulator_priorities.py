@@ -36,7 +36,7 @@ def scenario(priorities: dict[int, dict[str, Any]], *flows: tuple[int, int, int,
 
 @kernel(export=True)
 def choose(rows, queues, packets, eligible):
-    return dwrr.choose_by_weight(rows[0], queues, packets, 0, eligible)
+    return dwrr.choose_by_weight(rows[0], queues[:, None], packets, 0, eligible)
 
 
 @given(
@@ -171,7 +171,7 @@ def test_each_priority_has_its_own_alpha() -> None:
     fabric = at_80us(scenario({1: {"alpha": 0.5, "weight": 1}, 2: {"alpha": 2.0, "weight": 1}}, *hot,
                               buffer_bytes=size), "roce")  # fmt: skip
     free = size / (1 + 0.5 + 2.0)
-    queues = fabric.world.queues["bytes"].reshape(-1, 8)[fabric.topology.port_names.index("s0.p0")]
+    queues = fabric.world.queues["bytes"][:, fabric.topology.port_names.index("s0.p0")]
     assert queues[1] == pytest.approx(0.5 * free, abs=2 * LARGEST)
     assert queues[2] == pytest.approx(2.0 * free, abs=4 * LARGEST)
 
@@ -181,8 +181,8 @@ def test_a_static_threshold_limits_whatever_is_free() -> None:
     hot = [(k + 1, 1, 1_000_000, 0) for k in range(8)]
     fabric = at_80us(scenario({1: {"static_threshold_bytes": "100kB"}}, *hot), "roce")
     port = fabric.topology.port_names.index("s0.p0")
-    assert fabric.world.queues["max_bytes"][8 * port + 1] == pytest.approx(100_000, abs=LARGEST)
-    assert fabric.world.queues["max_bytes"][8 * port + 1] <= 100_000
+    assert fabric.world.queues["max_bytes"][1, port] == pytest.approx(100_000, abs=LARGEST)
+    assert fabric.world.queues["max_bytes"][1, port] <= 100_000
 
 
 @COMPILED

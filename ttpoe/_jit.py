@@ -1,4 +1,4 @@
-"""The `kernel` decorator and its compile cache: the only module that knows numba's options.
+"""The `kernel` decorator, its compile cache, and what numba has no name for: the only module that knows its options.
 
 Numba's own cache stamps a function with the text of its file, so it serves stale code after a callee in another file
 changes, and it ignores ``NUMBA_BOUNDSCHECK`` and ``NUMBA_OPT``. Here an entry is named by a hash of all that its code
@@ -31,12 +31,14 @@ from typing import Any
 import llvmlite  # type: ignore[import-untyped]
 import numba
 import numpy as np
-from numba.core import config
+from llvmlite import ir
+from numba.core import cgutils, config, types
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
+from numba.extending import intrinsic
 
 from ttpoe import _fingerprint
 from ttpoe._fingerprint import Reader, UnknownValueError, describe
@@ -97,6 +99,40 @@ def kernel(function: Callable[..., Any] | None = None, *, export: bool = False, 
         return compiled
 
     return wrap if function is None else wrap(function)
+
+
+def _prefetch_in_python(array: Any, index: Any, offset_bytes: Any) -> None:
+    """Interpreted, a hint is nothing."""
+
+
+@intrinsic
+def _prefetch_compiled(_context, array, index, offset_bytes):
+    if not (isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C"):
+        raise numba.TypingError("prefetch takes a contiguous array of one dimension")
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows = context.make_array(signature.args[0])(context, builder, arguments[0])
+        index, offset = (
+            context.cast(builder, value, kind, types.intp)
+            for value, kind in zip(arguments[1:], signature.args[1:], strict=True)
+        )
+        address = builder.bitcast(builder.gep(rows.data, [index]), cgutils.voidptr_t)
+        address = builder.gep(address, [offset])
+        word = ir.IntType(32)
+        name = f"llvm.prefetch.{address.type.intrinsic_name}"
+        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
+        hint = cgutils.get_or_insert_function(builder.module, kind, name)
+        builder.call(hint, [address, word(1), word(3), word(1)])  # to write, to stay, data
+        return context.get_dummy_value()
+
+    return types.none(array, index, offset_bytes), emit
+
+
+prefetch: Any = _prefetch_in_python if config.DISABLE_JIT else _prefetch_compiled
+"""``prefetch(array, index, offset_bytes)``, in kernels: have the cache line at an offset in row ``index`` fetched.
+
+A hint that changes no value. Any index will do, one outside of the array as well.
+"""
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from emulator.buffer import PRIORITIES
 from emulator.config import make_scenario
 from emulator.engine import RunStatus, run
 from emulator.framing import data_wire_bytes, message_frames
@@ -113,7 +112,7 @@ def measure_little() -> Measured:
     values, _ = poisson_frames(Fraction(4, 5), 1500)
     fabric = build(values, "ttpoe")
     port = fabric.topology.port_names.index("s0.p0")
-    queue = fabric.world.queues[port * PRIORITIES : (port + 1) * PRIORITIES]
+    queue = fabric.world.queues[:, port]
     area = before_ps = held = 0
     while RunStatus(run(fabric.world, fabric.scenario.until_ps, 1)) is RunStatus.SLICE:
         now_ps = int(fabric.world.engine["now_ps"][0])

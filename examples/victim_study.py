@@ -33,9 +33,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from emulator.bounds import frames_of
 from emulator.config import ConfigError, ScenarioConfig, make_scenario
 from emulator.fabric import Fabric, Progress
-from emulator.results import frames_of
 from emulator.validation.row import delivered_bytes
 from ttpoe.units import PS_PER_MS, PS_PER_US, parse_size_bytes
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from emulator.bounds import frames_of
 from emulator.config import ScenarioConfig, load_scenario
 from emulator.fabric import Fabric
-from emulator.results import RunResult, frames_of
+from emulator.results import RunResult
 from ttpoe.units import PS_PER_MS, PS_PER_US
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -183,7 +183,7 @@ def _make_directory(out: Path) -> None:
 def _open_capture(
     stack: ExitStack, fabric: Fabric, out: Path | None, ports: frozenset[str], timestamps: str, captures: list[Path]
 ) -> TraceSink:
-    from emulator.results import display_name
+    from emulator.collect import display_name
     from traces.frames import CaptureWriter, FrameBuilder
 
     assert out is not None

@@ -113,7 +113,7 @@ def run_scenario(
     captures: list[Path] = []
     interrupted = False
     try:
-        ports = _captured_ports(capture, out, scenario)
+        ports = captured_ports(capture, out, scenario)
         with ExitStack() as stack:
 
             def open_sink(fabric: Fabric) -> TraceSink:
@@ -151,7 +151,7 @@ def usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
     return click.UsageError(f"{option}: {rest}" if option and rest else message)
 
 
-def _captured_ports(capture: str | None, out: Path | None, scenario: ScenarioConfig) -> frozenset[str]:
+def captured_ports(capture: str | None, out: Path | None, scenario: ScenarioConfig) -> frozenset[str]:
     if capture is None:
         return frozenset()
     if out is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emulator.engine import RunStatus
+from emulator.impair import MARKED
 from ttpoe.state import Failure
 from ttpoe.units import PS_PER_US
 
@@ -58,7 +59,7 @@ def explain(fabric: Fabric, status: RunStatus, flows: np.ndarray, paused_ps: np.
 def _retries(fabric: Fabric, flows: np.ndarray, gave_up: np.ndarray, paused_ps: np.ndarray) -> str:
     limit, timeout, field = _timeouts(fabric)
     text = f"{int(gave_up.sum())} gave up after {limit + 1} timeouts in a row ({timeout})"
-    lost = fabric.world.impairments["counts"][:, 1:].sum() + fabric.world.ports["link_down"].sum()
+    lost = fabric.world.impairments["counts"][:, 1:MARKED].sum() + fabric.world.ports["link_down"].sum()
     causes = []
     if dropped := int(flows["drops"][gave_up].sum()):
         causes.append(f"{dropped} of their frames were dropped")

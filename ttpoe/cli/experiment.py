@@ -152,6 +152,7 @@ def usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
 
 
 def captured_ports(capture: str | None, out: Path | None, scenario: ScenarioConfig) -> frozenset[str]:
+    """Ports that ``--capture`` names; a usage error where frames cannot be captured."""
     if capture is None:
         return frozenset()
     if out is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -58,6 +59,7 @@ def _cell(row: dict[str, Any], digits: int) -> str:
 
 
 _LABEL_WIDTH, _COLUMN_WIDTH, _EDGES = 28, 13, 3
+"""Of the labels and of a column with its edge, at least; what edges and padding of a column take."""
 
 
 def comparison(title: str, told: dict[str, Any], width: int = 80) -> list[Table]:
@@ -66,8 +68,10 @@ def comparison(title: str, told: dict[str, Any], width: int = 80) -> list[Table]
     Each transport has a table of its own where one has several routings and not all fit one.
     """
     columns = list(dict.fromkeys((run["transport"], run["routing"]) for run in told["runs"]))
-    longest = max((len(name) for column in columns for name in column), default=0)
-    most = max(1, (width - _LABEL_WIDTH) // max(_COLUMN_WIDTH, longest + _EDGES))
+    whole = _table("", told, columns)
+    labels, *cells = (max(map(cell_len, column.cells), default=0) + _EDGES for column in whole.columns)
+    longest = max((len(name) + _EDGES for column in columns for name in column), default=0)
+    most = max(1, (width - max(_LABEL_WIDTH, labels + 1)) // max(_COLUMN_WIDTH, longest, *cells))
     groups: list[list[tuple[str, str]]] = [columns]
     if len(columns) > most and len(columns) > len({name for name, _ in columns}):
         groups = [[c for c in columns if c[0] == name] for name in dict.fromkeys(name for name, _ in columns)]

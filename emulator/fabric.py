@@ -284,7 +284,8 @@ def _choose_nics(topology: Topology, messages: list[Message]) -> np.ndarray:
             number = message.nic
             if number >= both:
                 raise ConfigError(
-                    f"workload: nic of {message.name}: there is no NIC {number} in both hosts; the last one is {both - 1}"
+                    f"workload: nic of {message.name}: there is no NIC {number} in both hosts; the last one is "
+                    f"{both - 1}"
                 )
         at_src[number] += 1
         at_dst[number] += 1

@@ -178,6 +178,15 @@ def test_the_queue_is_named_where_there_are_several_receivers(tmp_path: Path) ->
     assert drawn([several], tmp_path / "a.png").axes[2].get_title() == "Queue towards the NIC that is sent most"
 
 
+def test_frames_that_lines_lost_are_told(tmp_path: Path) -> None:
+    lossy = make_result()
+    lossy.counters["lost"] = 5639
+    legend = drawn([lossy, make_result("roce")], tmp_path / "a.png").legends[0]
+    assert [line.get_label() for line in legend.get_lines()] == [
+        "ttpoe: 3 drops, 5,639 lost, 0 pauses, 1,234 resent", "roce: 3 drops, 0 pauses, 1,234 resent",
+    ]  # fmt: skip
+
+
 def test_stands_empty_results(tmp_path: Path) -> None:
     figure = drawn([make_result(fct_us=(-1, -1)), make_result("roce", fct_us=(-1, -1), buckets=1)], tmp_path / "a.png")
     assert [panel.texts[0].get_text() for panel in figure.axes[:2]] == ["no flow finished"] * 2

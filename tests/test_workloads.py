@@ -108,7 +108,8 @@ def test_a_mix_is_its_parts_with_names_and_times_of_their_own():
 def test_a_part_of_a_mix_has_a_nic():
     """Of those messages that name none themselves."""
     flows = [{"src": 0, "dst": 1, "size_bytes": 5, "nic": 0}, {"src": 1, "dst": 2, "size_bytes": 5}]
-    parts = [part("incast", senders=2), {**part("incast", senders=2), "nic": 1}, {**part("flows", flows=flows), "nic": 2}]
+    incast = part("incast", senders=2)
+    parts = [incast, {**incast, "nic": 1}, {**part("flows", flows=flows), "nic": 2}]
     assert [message.nic for message in made("mix", hosts=4, parts=parts).messages] == [None, None, 1, 1, 0, 2]
 
 

@@ -232,7 +232,9 @@ def _legend_text(name: str, runs: list[RunResult]) -> str:
     )
     flows = sum(len(run.flows) for run in runs)
     done = sum(int((run.flows["fct_rx_ps"] >= 0).sum()) for run in runs)
-    text = f"{name}: {drops:,} drops, {pauses:,} pauses, {resent:,} resent"
+    lost = round(float(np.median([run.counters.get("lost", 0) for run in runs])))
+    on_lines = f" {lost:,} lost," if lost else ""
+    text = f"{name}: {drops:,} drops,{on_lines} {pauses:,} pauses, {resent:,} resent"
     if len(runs) > 1:
         text += " (median)"
     return text if done == flows else f"{text}, {flows - done:,} of {flows:,} flows unfinished"

@@ -157,7 +157,8 @@ def measure(name: str, far: int, seed: int) -> dict[str, Any]:
     """One run: what the three got between WARM_PS and END_PS, and what was done to them."""
     variant = VARIANTS[name]
     fabric = Fabric(scenario(variant, far), variant.transport, seed)
-    pool = fabric.world.shared[int(fabric.world.rules["shared"][fabric.scenario.priority])]  # of l0
+    l0 = fabric.topology.switch_names.index("l0")
+    pool = fabric.world.shared[int(fabric.world.rules["shared"][fabric.scenario.priority, l0])]
     samples: list[tuple[int, np.ndarray, float]] = []
 
     def sample(at: Progress) -> None:

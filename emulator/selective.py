@@ -196,7 +196,7 @@ def selective_on_frame(qp, sel, words, params, frame, now_ps, out, n_out):
 def selective_on_timeout(qp, sel, params, now_ps, out, n_out):
     """The requester sends its oldest packet again, then what was overtaken; the responder tells what stays away.
 
-    Where packets are reordered the requester sends all again that is not known to have come: the whole tail may be lost,
+    Where packets are reordered the requester sends all again that is not known to have come: the tail may be lost,
     and a responder that nothing reaches tells of nothing.
 
     Returns the rows of ``out`` in use. Early calls change nothing.

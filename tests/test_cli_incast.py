@@ -355,6 +355,7 @@ def test_what_arrived_changed_exits_3_and_is_named(ttpoe: Cli, tmp_path: Path) -
     assert ttpoe.err.splitlines() == ["arrived changed: ttpoe, seed 1: 1 of 6 flows: h2>h0"]
     with (tmp_path / "out" / "flows.csv").open(newline="") as file:
         assert {row["flow"] for row in csv.DictReader(file) if int(row["corrupted"])} == {"h2>h0"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"flows.csv", "ports.csv", "results.json", "s.png"}
 
 
 def test_a_failed_flow_exits_3_with_its_reason(ttpoe: Cli, tmp_path: Path) -> None:

@@ -330,6 +330,10 @@ def _sentence(error: ValidationError) -> str:
         return f"{where}: this field is required"
     if first["type"] == "tuple_type":
         return f"{where}: must be a list, as in [{text}]"
+    if first["type"] in ("dataclass_type", "model_attributes_type", "dict_type"):
+        return f"{where}: must be a table of fields{shown}"
+    if first["type"] == "too_short":
+        return f"{where}: there is none; name one or more"
     if path and path[-1] == "impairments" and first["type"] == "value_error":
         name, _, what = what.partition(" ")  # what ImpairmentConfig says begins with the field
         return f"{where}.{name.rstrip(':')}: {what}"

@@ -329,7 +329,7 @@ def test_units_and_where_it_may_stand() -> None:
         ({"max_overtaking": 10_000}, "max_overtaking: must be at most 1000 (given 10000)"),
         (ImpairmentConfig(loss_every=2**40), "loss_every: must be less than 2147483648 (given 1099511627776)"),
         ({"rate_bps": "10G"}, "rate_bps: an emulated link has a rate already; set rate_bps of the link in its place"),
-        (3, "must be a dictionary or an instance of ImpairmentConfig (given 3)"),
+        (3, "must be a table of fields (given 3)"),
     ],
 )  # fmt: skip
 def test_errors_name_the_field(impairments: Any, says: str) -> None:

@@ -1,4 +1,4 @@
-"""Why flows did not finish, in sentences: what gave them up, and what of the run explains it."""
+"""Why flows did not finish and promises broke, in sentences: what gave flows up, and what of the run explains it."""
 
 from __future__ import annotations
 
@@ -87,6 +87,17 @@ def _timeouts(fabric: Fabric) -> tuple[int, str, str]:
         low, high = scenario.selective.rto_low_ps, scenario.selective.rto_high_ps
         return scenario.roce.retry_limit, f"{_us(low)} or {_us(high)}", "selective.rto_high_ps"
     return scenario.roce.retry_limit, _us(scenario.roce.rto_ps), "roce.rto_exponent"
+
+
+def headroom_advice(fabric: Fabric) -> str:
+    """What to do about headroom that was not enough."""
+    for name in ("headroom_bytes", "headroom_pool_bytes"):
+        if getattr(fabric.scenario.switch, name) is not None:
+            return f"leave out switch.{name} for the bound"
+    return (
+        "the bound counts neither PFC frames that lines lose or hold back nor frames that they double or send again: "
+        "impair these lines less, or set a larger switch.headroom_bytes"
+    )
 
 
 def _us(ps: int) -> str:

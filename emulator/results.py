@@ -14,7 +14,7 @@ from emulator.breakdown import quantile
 from emulator.buffer import DROP_CAUSES, PRIORITIES
 from emulator.conservation import arrived, check_conservation
 from emulator.engine import RunStatus
-from emulator.failures import explain, failure_name
+from emulator.failures import explain, failure_name, headroom_advice
 from emulator.framing import control_wire_bytes, framing_of, message_frames, mtu_of
 from emulator.impair import BAD_FCS, BIT_ERRORS, COUNTERS, DUPLICATED
 from emulator.series import collect_series, edges_ps, extend
@@ -312,7 +312,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         worst = port_rows[int(np.argmax(w.ingress["max_headroom_bytes"].max(axis=0)))]
         errors.append(
             f"{causes['headroom_full']} frames were dropped in a lossless priority as headroom was full (most used: "
-            f"{worst['max_headroom_bytes']} bytes at {worst['name']}); leave out switch.headroom_bytes for the bound"
+            f"{worst['max_headroom_bytes']} bytes at {worst['name']}); {headroom_advice(fabric)}"
         )
     told = ("events", "packet_hops", "data_hops", "created", "delivered", "lost")
     counters = {name: int(engine[name]) for name in told} | {

@@ -176,6 +176,19 @@ def test_hosts_that_nothing_connects_cannot_send_to_each_other() -> None:
     assert str(refused.value) == "topology: no way leads from h3 to h1, which a message takes; cable them"
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"kind": "leaf-spine", "leaves": 1, "spines": 1, "hosts_per_leaf": 1},
+        {"kind": "rail", "servers": 1, "rails": 2},
+    ],
+)
+def test_one_host_alone_has_nobody_to_send_to(shape: dict[str, Any]) -> None:
+    """A permutation had it send to itself, and its survey divided by zero."""
+    with pytest.raises(ConfigError, match="topology: there is one host, which has nobody to send to; make it larger"):
+        make({"workload": {"kind": "permutation"}, "topology": shape}, "ttpoe")
+
+
 def test_more_cables_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """65,536 leaves under 4,096 spines have 268 million."""
     monkeypatch.setattr(topology, "MAX_CABLES", 19)

@@ -18,7 +18,7 @@ from emulator.config import ConfigError, ScenarioConfig, make_scenario
 from emulator.fabric import Fabric
 from emulator.results import RunResult
 from emulator.transports import PROFILES
-from ttpoe.cli.experiment import _captured_ports
+from ttpoe.cli.experiment import captured_ports
 
 TARGET = Path(__file__).with_name("model.md")
 BEGIN, END = "<!-- begin: docs/combinations.py -->", "<!-- end: docs/combinations.py -->"
@@ -135,7 +135,7 @@ def try_cell(feature: Feature, transport: str) -> str:
     try:
         scenario, name = _scenario(feature, transport, True)
         if feature.is_captured:
-            capture = _captured_ports("h0", Path(), scenario)
+            capture = captured_ports("h0", Path(), scenario)
             return "yes" if Fabric(scenario, name, 1, capture=capture).run(sink=lambda rows: None).flows.size else "-"
         result = Fabric(scenario, name, 1).run()
     except ConfigError as error:

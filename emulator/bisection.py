@@ -56,7 +56,7 @@ def flow_bps(topology: Topology, half: np.ndarray) -> int:
     """
     import networkx
 
-    between = np.array(links_between(topology), np.int64)
+    between = links_between(topology)
     a, b = topology.port_switch[between], topology.port_switch[between + 1]
     tail, head = np.concatenate([a, b]), np.concatenate([b, a])
     rate = np.tile(topology.rate_bps[between], 2)

@@ -15,26 +15,30 @@ class ConservationError(AssertionError):
     """Frames came from nowhere or vanished: a fault of the emulator."""
 
 
-def _listed(rows: np.ndarray, heads: np.ndarray) -> int:
-    """Packets in the lists that begin at ``heads``."""
-    count = 0
-    after = rows["next"]
-    for head in heads[heads >= 0].tolist():
-        p = head
+def _listed(w: World, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Packets in the lists that begin at ``heads``, and in which of these each is: int64 arrays."""
+    after = w.packets["next"]
+    found, lists = [], []
+    for k in np.flatnonzero(heads >= 0).tolist():
+        p = int(heads[k])
         while p >= 0:
-            count += 1
+            found.append(p)
+            lists.append(k)
             p = int(after[p])
-    return count
+    return np.array(found, np.int64), np.array(lists, np.int64)
+
+
+def _on_lines(w: World) -> tuple[np.ndarray, np.ndarray]:
+    """Packets on lines, those that are held back there included, and the port that sent each."""
+    impairment = w.ports["impairment"]
+    held = np.where(impairment >= 0, w.impairments["held_head"][impairment], -1)
+    found, which = _listed(w, np.concatenate([w.ports["line_head"], held]))
+    return found, which % len(w.ports)
 
 
 def arrived(w: World) -> np.ndarray:
     """Frames that each port sent and that are no longer on its line: int64 (ports,)."""
-    impairment = w.ports["impairment"]
-    on_line = np.zeros(len(w.ports), np.int64)
-    for heads in (w.ports["line_head"], np.where(impairment >= 0, w.impairments["held_head"][impairment], -1)):
-        for i in np.flatnonzero(heads >= 0).tolist():
-            on_line[i] += _listed(w.packets, heads[i : i + 1])
-    return w.ports["tx_frames"] - on_line
+    return np.asarray(w.ports["tx_frames"] - np.bincount(_on_lines(w)[1], minlength=len(w.ports)))
 
 
 def check_conservation(w: World) -> int:
@@ -48,22 +52,19 @@ def check_conservation(w: World) -> int:
     engine = w.engine[0]
     queues, ingress = w.queues.T.ravel(), w.ingress.T.ravel()  # port by port
     at_switches = np.repeat(w.ports["switch"] >= 0, PRIORITIES)
-    held_back = w.impairments["held_head"]
     acks = w.retries["ack_head"][: len(w.ports) if engine["retry_bytes"] else 0]
-    inside = _listed(w.packets, np.concatenate([w.ports["line_head"], w.ports["react_head"], held_back, acks]))
+    beside, _ = _listed(w, np.concatenate([w.ports["react_head"], acks]))
+    queued, which = _listed(w, queues["head"])
+    inside = len(_on_lines(w)[0]) + len(beside) + len(queued)
     of_switch = np.repeat(w.ports["switch"], PRIORITIES)
     queue_bytes = np.zeros(len(queues), np.int64)
     ingress_bytes = np.zeros(len(ingress), np.int64)
-    for q in np.flatnonzero(queues["head"] >= 0).tolist():
-        p = int(queues["head"][q])
-        while p >= 0:
-            inside += 1
-            if at_switches[q]:
-                size = int(w.packets["wire_bytes"][p]) - int(engine["line_only_bytes"])
-                queue_bytes[q] += size
-                if w.rules["is_lossless"][q % PRIORITIES, of_switch[q]]:
-                    ingress_bytes[int(w.packets["in_port"][p]) * PRIORITIES + q % PRIORITIES] += size
-            p = int(w.packets["next"][p])
+    queued, which = queued[at_switches[which]], which[at_switches[which]]
+    size_bytes = w.packets["wire_bytes"][queued] - engine["line_only_bytes"]
+    np.add.at(queue_bytes, which, size_bytes)
+    is_lossless = w.rules["is_lossless"][which % PRIORITIES, of_switch[which]] != 0
+    came_by = w.packets["in_port"][queued] * PRIORITIES + which % PRIORITIES
+    np.add.at(ingress_bytes, came_by[is_lossless], size_bytes[is_lossless])
     held = len(w.packets) - int(engine["free_count"])
     balance = int(engine["created"] - engine["delivered"] - engine["dropped"] - engine["lost"])
     if not inside == held == balance:
@@ -102,25 +103,13 @@ def check_conservation(w: World) -> int:
 def _check_credits(w: World) -> None:
     """Each block that was sent is on the line, in the far buffer, or was freed there."""
     out = np.zeros(len(w.credits), np.int64)
-    line_only = int(w.engine[0]["line_only_bytes"])
-
-    def count(head: int, port: int | None) -> None:
-        p = head
-        while p >= 0:
-            packet = w.packets[p]
-            if packet["kind"] < PFC and not packet["fate"] & CUT:  # whose blocks were freed when its line went down
-                sender = (int(packet["in_port"]) ^ 1) if port is None else port
-                row = sender * PRIORITIES + int(packet["priority"])
-                out[row] += -(-(int(packet["wire_bytes"]) - line_only) // BLOCK_BYTES)
-            p = int(packet["next"])
-
-    for i in range(len(w.ports)):
-        count(int(w.ports["line_head"][i]), i)
-        if w.ports["impairment"][i] >= 0:
-            count(int(w.impairments["held_head"][w.ports["impairment"][i]]), i)
-        if w.ports["switch"][i] >= 0:
-            for head in w.queues["head"][:, i].tolist():
-                count(head, None)
+    flying, senders = _on_lines(w)
+    queued, _ = _listed(w, w.queues["head"][:, w.ports["switch"] >= 0].ravel())
+    packets = w.packets[np.concatenate([flying, queued])]
+    senders = np.concatenate([senders, w.packets["in_port"][queued] ^ 1])
+    blocks = -(-(packets["wire_bytes"] - w.engine[0]["line_only_bytes"]) // BLOCK_BYTES)
+    counts = (packets["kind"] < PFC) & (packets["fate"] & CUT == 0)  # a CUT one's were freed when its line went down
+    np.add.at(out, (senders * PRIORITIES + packets["priority"])[counts], blocks[counts])
     far = np.arange(len(w.credits)) ^ PRIORITIES
     freed = (w.credits["granted_blocks"] - w.credits["buffer_blocks"])[far]
     if not np.array_equal(w.credits["sent_blocks"], out + freed):

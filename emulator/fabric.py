@@ -13,12 +13,13 @@ import numpy as np
 
 from emulator import rows
 from emulator.assembly import assemble, chain, frame_views, groups_of
+from emulator.collect import collect
 from emulator.config import ConfigError, ScenarioConfig
 from emulator.deadlock import BufferCycle, Watch, check_routes
 from emulator.engine import RunStatus, run
 from emulator.events import changes_of
 from emulator.paths import Routes
-from emulator.results import RunResult, collect
+from emulator.results import RunResult
 from emulator.shapes import build_topology
 from emulator.switching import EcnConfig
 from emulator.timeline import Timeline

@@ -1,4 +1,4 @@
-"""Why flows did not finish and promises broke, in sentences: what gave flows up, and what of the run explains it."""
+"""Why flows did not finish, in sentences: what gave them up, and what of the run explains it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emulator.engine import RunStatus
+from emulator.impair import MARKED
 from ttpoe.state import Failure
 from ttpoe.units import PS_PER_US
 
@@ -58,7 +59,7 @@ def explain(fabric: Fabric, status: RunStatus, flows: np.ndarray, paused_ps: np.
 def _retries(fabric: Fabric, flows: np.ndarray, gave_up: np.ndarray, paused_ps: np.ndarray) -> str:
     limit, timeout, field = _timeouts(fabric)
     text = f"{int(gave_up.sum())} gave up after {limit + 1} timeouts in a row ({timeout})"
-    lost = fabric.world.impairments["counts"][:, 1:].sum() + fabric.world.ports["link_down"].sum()
+    lost = fabric.world.impairments["counts"][:, 1:MARKED].sum() + fabric.world.ports["link_down"].sum()
     causes = []
     if dropped := int(flows["drops"][gave_up].sum()):
         causes.append(f"{dropped} of their frames were dropped")
@@ -87,17 +88,6 @@ def _timeouts(fabric: Fabric) -> tuple[int, str, str]:
         low, high = scenario.selective.rto_low_ps, scenario.selective.rto_high_ps
         return scenario.roce.retry_limit, f"{_us(low)} or {_us(high)}", "selective.rto_high_ps"
     return scenario.roce.retry_limit, _us(scenario.roce.rto_ps), "roce.rto_exponent"
-
-
-def headroom_advice(fabric: Fabric) -> str:
-    """What to do about headroom that was not enough."""
-    for name in ("headroom_bytes", "headroom_pool_bytes"):
-        if getattr(fabric.scenario.switch, name) is not None:
-            return f"leave out switch.{name} for the bound"
-    return (
-        "the bound counts neither PFC frames that lines lose or hold back nor frames that they double or send again: "
-        "impair these lines less, or set a larger switch.headroom_bytes"
-    )
 
 
 def _us(ps: int) -> str:

@@ -68,6 +68,17 @@ def _note_blocked(world, e):
 
 
 @kernel(inline=True)
+def _join_round(world, queue, e):
+    """Put end ``e`` last in the round of ``queue``."""
+    world.ends[e]["next_ready"] = -1
+    if queue["ready_head"] < 0:
+        queue["ready_head"] = e
+    else:
+        world.ends[queue["ready_tail"]]["next_ready"] = e
+    queue["ready_tail"] = e
+
+
+@kernel(inline=True)
 def note_ready(world, e):
     """Put end ``e`` in its NIC's round if it has something to send; returns 1 if it joined."""
     end = world.ends[e]
@@ -78,14 +89,8 @@ def note_ready(world, e):
             _note_blocked(world, e)
         return 0
     end["is_ready"] = 1
-    end["next_ready"] = -1
     priority = int(end["priority"])
-    queue = world.queues[priority, end["port"]]
-    if queue["ready_head"] < 0:
-        queue["ready_head"] = e
-    else:
-        world.ends[queue["ready_tail"]]["next_ready"] = e
-    queue["ready_tail"] = e
+    _join_round(world, world.queues[priority, end["port"]], e)
     port = world.ports[end["port"]]
     port["waiting"] = int(port["waiting"]) | (1 << priority)
     return 1
@@ -237,11 +242,6 @@ def host_poll(world, i, queue, now_ps):
         if world.engine[0]["is_paced"] != 0 and _pace(world, e, int(world.packets[p]["wire_bytes"]), now_ps) != 0:
             end["is_ready"] = 0
             return p
-        end["next_ready"] = -1
-        if queue["ready_head"] < 0:
-            queue["ready_head"] = e
-        else:
-            world.ends[queue["ready_tail"]]["next_ready"] = e
-        queue["ready_tail"] = e
+        _join_round(world, queue, e)
         return p
     return -1

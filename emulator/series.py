@@ -31,6 +31,19 @@ def collect_series(kept: int, series: np.ndarray, end_ps: int) -> np.ndarray:
     return rows[: np.searchsorted(edges_ps(len(rows)), end_ps, side="right")]
 
 
+def carry_on(rows: np.ndarray) -> np.ndarray:
+    """Give buckets without a sample the last values before them; returns ``rows``, modified."""
+    for name, bit in (("depth_bytes", 1), ("paused", 2)):
+        touched = (rows["is_touched"] & bit) != 0
+        source = np.maximum.accumulate(np.where(touched, np.arange(len(rows)), -1))
+        carried = np.where(source >= 0, rows[name][source], 0)
+        before = np.concatenate([[0], carried[:-1]])
+        rows[name] = carried
+        peak = "depth_max_bytes" if bit == 1 else "paused_max"
+        rows[peak] = np.maximum(rows[peak], before)  # what held when the bucket began counts as well
+    return rows
+
+
 @kernel
 def _double(engine, series):
     """Merge buckets in pairs; a bucket without a sample holds nothing until results carry the last value on."""

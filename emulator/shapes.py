@@ -14,14 +14,14 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from emulator.graphs import GraphConfig
-from emulator.quantities import STRICT, Bps, ConfigError, Hosts, OptionalImpairments, Ordinal, Picoseconds
+from emulator.quantities import MAX_HOSTS, STRICT, Bps, ConfigError, Hosts, OptionalImpairments, Ordinal, Picoseconds
 from emulator.topology import Topology, Wiring
 
 if TYPE_CHECKING:
     from emulator.config import LinkConfig
     from ttpoe.impairments import ImpairmentConfig
 
-_Count = Annotated[int, Field(ge=1, le=65_536, strict=True)]
+_Count = Annotated[int, Field(ge=1, le=MAX_HOSTS, strict=True)]
 _Even = Annotated[int, Field(ge=2, le=256, strict=True, multiple_of=2)]
 _Factor = Annotated[int, Field(ge=1, le=64, strict=True)]
 
@@ -102,7 +102,7 @@ class StarConfig:
     """Hosts h0, h1, ... on one switch s0."""
 
     kind: Literal["star"] = "star"
-    hosts: Annotated[int, Field(ge=2, le=65_536, strict=True)] | None = None
+    hosts: Annotated[int, Field(ge=2, le=MAX_HOSTS, strict=True)] | None = None
     """None: as many as the workload names."""
     links: HostLinks = ()
 

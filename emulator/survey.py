@@ -70,9 +70,8 @@ def path_statistics(topology: Topology) -> dict[str, Any]:
 
     Of the shortest paths, whatever static routes there are. Counted once for all switches with the same neighbours.
     """
-    lines = np.flatnonzero(
-        (topology.port_switch >= 0) & (topology.port_switch[np.arange(len(topology.port_switch)) ^ 1] >= 0)
-    )
+    between = links_between(topology)
+    lines = np.concatenate([between, between + 1])
     tail, head = topology.port_switch[lines], topology.port_switch[lines ^ 1]
     kind = twins(tail, head, topology.switches)
     home = topology.port_switch[topology.nic_port ^ 1]

@@ -6,7 +6,6 @@ addressed to NICs, so routes lead to NICs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -206,10 +205,10 @@ class Wiring:
         return tuple(names)
 
 
-def links_between(topology: Topology) -> Sequence[int]:
-    """First ports of the cables between switches."""
+def links_between(topology: Topology) -> np.ndarray:
+    """First ports of the cables between switches, int64 (cables,)."""
     switch = topology.port_switch
-    return np.flatnonzero((switch >= 0) & (switch[np.arange(len(switch)) ^ 1] >= 0))[::2].tolist()
+    return 2 * np.flatnonzero((switch[0::2] >= 0) & (switch[1::2] >= 0))
 
 
 def headroom_bound_bytes(

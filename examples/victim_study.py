@@ -33,9 +33,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from emulator.bounds import frames_of
 from emulator.config import ConfigError, ScenarioConfig, make_scenario
 from emulator.fabric import Fabric, Progress
-from emulator.results import frames_of
 from emulator.validation.row import delivered_bytes
 from ttpoe.units import PS_PER_MS, PS_PER_US, parse_size_bytes
 
@@ -157,7 +157,8 @@ def measure(name: str, far: int, seed: int) -> dict[str, Any]:
     """One run: what the three got between WARM_PS and END_PS, and what was done to them."""
     variant = VARIANTS[name]
     fabric = Fabric(scenario(variant, far), variant.transport, seed)
-    pool = fabric.world.shared[int(fabric.world.rules["shared"][fabric.scenario.priority])]  # of l0
+    l0 = fabric.topology.switch_names.index("l0")
+    pool = fabric.world.shared[int(fabric.world.rules["shared"][fabric.scenario.priority, l0])]
     samples: list[tuple[int, np.ndarray, float]] = []
 
     def sample(at: Progress) -> None:

@@ -18,11 +18,11 @@ from test_graphs import graph
 from emulator import deadlock
 from emulator.buffer import PRIORITIES, QUEUE
 from emulator.config import load_scenario, make_scenario
+from emulator.conservation import check_conservation
 from emulator.deadlock import Watch, find_cycle, keep_stuck, stuck_queues
 from emulator.engine import RunStatus
 from emulator.fabric import Fabric
 from emulator.packet import PACKET
-from emulator.results import check_conservation
 from emulator.shapes import build_topology
 from emulator.topology import Topology
 

@@ -176,7 +176,7 @@ def test_peer_frames_are_their_payload(transport):
     assert alone.flows["fct_rx_ps"][0] == alone.flows["ideal_ps"][0]
     result = checked(incast(6, 500_000, ttpoe=open_window, **peer), transport)
     assert result.counters["drops"] == 0
-    mtu = mtu_of(transport, make_scenario({}))
+    mtu = mtu_of(transport, make_scenario({"ttpoe": {"mode": "ipv4"}}))
     expected = 6 * 500_000 * 80 + mtu * 80 + 2 * US
     assert result.wire_bound_ps == expected
     assert expected <= result.flows["fct_rx_ps"].max() <= 1.001 * expected

@@ -10,8 +10,8 @@ from emulated import COMPILED, checked, flows, incast, make, result_of, traced
 
 from emulator import tcp, tcp_congestion, tcp_rows
 from emulator.config import ConfigError, make_scenario
+from emulator.framing import message_frames
 from emulator.packet import ANSWER, CE, DATA, ECT
-from emulator.results import message_frames
 from emulator.world import TCP
 from ttpoe._jit import kernel
 from ttpoe.state import FRAME

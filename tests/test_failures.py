@@ -15,10 +15,14 @@ def test_nothing_is_said_where_all_finish():
     assert result_of(INCAST, "ttpoe").reasons == []
 
 
-def test_pauses_that_outlast_the_timeouts_of_irn_are_named():
-    """A receiver that pauses its switch for 8 ms: eight timeouts of 320 us pass, and nothing was dropped."""
+@pytest.mark.parametrize("mark", [0.0, 0.5])
+def test_pauses_that_outlast_the_timeouts_of_irn_are_named(mark):
+    """A receiver that pauses its switch for 8 ms: eight timeouts of 320 us pass, and nothing was dropped; marks are
+    no reason."""
     values = {**INCAST, "hosts": {"pause_storms": [{"host": 0, "end_ps": "8ms"}]}}
+    values |= {"link": {"impairments": {"mark": mark}}, "roce": {"ecn": True}}
     result = result_of(values, "irn-pfc")
+    assert bool(result.frames_impaired["marked"]) == bool(mark)
     paused = next(port for port in result.ports if port["name"] == "s0.p0")["paused_us"]
     (why,) = result.reasons
     assert why == (

@@ -276,7 +276,7 @@ def test_a_full_output_changes_nothing(state):
     for opcode in Opcode:
         rig = Rig().bring_to(state)
         before = rig.links.tobytes()
-        rig.inbox[0] = (opcode, 2, *DOES[opcode][0])
+        rig.inbox[0] = (opcode, 0, 2, *DOES[opcode][0])
         room = len(rig.out) - machine.MAX_ANSWERS + 1
         arguments = (rig.links, 0, rig.ring, rig.pools, 0, rig.params, rig.inbox, 0, 0, rig.out, room)
         assert machine.on_frame_at(*arguments) == Status.OUT_FULL

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from emulated import COMPILED, checked, examples, flows, make, result_of, traced
+from emulated import COMPILED, OTHER_MODES, checked, digests_under, examples, flows, make, result_of, traced
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -376,24 +371,14 @@ MIXED = flows(
             {"at_ps": "50us", "what": "impair", "link": "s0.p0"},
             {"at_ps": "4us", "what": "degrade", "link": "h2", "rate_bps": "33G"}],
 )  # fmt: skip
-CHILD = """
-import json, sys
-import numpy as np
-sys.path.insert(0, sys.argv[1])
-from emulated import result_of
-from test_link_faults import MIXED
-with np.errstate(all="raise"):
-    print(json.dumps({transport: result_of(MIXED, transport).digest for transport in ("ib", "roce-pfc")}))
-"""
 
 
 @COMPILED
-@pytest.mark.parametrize("variable", ["NUMBA_DISABLE_JIT", pytest.param("NUMBA_BOUNDSCHECK", marks=pytest.mark.slow)])
+@OTHER_MODES
 def test_interpreted_and_bounds_checked(variable: str) -> None:
-    ours = {name: result_of(MIXED, name) for name in ("ib", "roce-pfc")}
-    for result in ours.values():
+    transports = ("ib", "roce-pfc")
+    ours = [result_of(MIXED, transport) for transport in transports]
+    for result in ours:
         assert result.unfinished == []
         assert min(result.counters[name] for name in ("link_down", "link_replays", "frames_replayed")) > 0
-    done = subprocess.run([sys.executable, "-c", CHILD, str(Path(__file__).parent)], check=True, capture_output=True,
-                          text=True, env={**os.environ, variable: "1"})  # fmt: skip
-    assert json.loads(done.stdout) == {name: result.digest for name, result in ours.items()}
+    assert digests_under(variable, MIXED, *transports) == [result.digest for result in ours]

@@ -283,7 +283,7 @@ def test_a_transfer_under_marks(veth, options: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["loopback", "--congestion-control", "dctcp"], "--congestion-control: dctcp answers ECN marks, which"),
+        (["loopback", "--congestion-control", "dctcp"], "--congestion-control is 'dctcp', which answers ECN marks; "),
         (["recv", "--interface", "lo", "--out", ".", "--congestion-control", "dctcp"], "use IPv4 mode, or take fixed"),
         (["send", __file__, "--interface", "lo", "--to", "98:ed:5c:00:00:02", "--congestion-control", "dctcp"],
          "use IPv4 mode, or take fixed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -36,3 +37,19 @@ def test_every_package_is_typed_and_installed():
     assert config["project"]["scripts"] == {"ttpoe": "ttpoe.__main__:main"}
     for package in ("ttpoe", "emulator", "traces"):
         assert (ROOT / package / "py.typed").exists()
+
+
+def test_the_table_of_rooms_names_every_module_once():
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    house = text[text.index("## The house") : text.index("Who may import whom")]
+    named = []
+    for cell in re.findall(r"^\| (`.+?`) \|", house, re.MULTILINE):
+        first, *others = re.findall(r"`([^`]+)`", cell)
+        folder = first.split("/")[0]
+        named += [first, *(f"{folder}/{other}" for other in others)]
+    there = {
+        path.relative_to(ROOT).as_posix() + ("/" if path.is_dir() else "")
+        for package in ("ttpoe", "emulator", "traces") for path in (ROOT / package).iterdir()
+        if (path.suffix == ".py" and path.name != "__init__.py") or (path / "__init__.py").exists()
+    }  # fmt: skip
+    assert sorted(named) == sorted(there)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from emulated import ALL, COMPILED, checked, flows, make, result_of, traced
 
+from emulator.bounds import ideal_flow_ps
 from emulator.config import ConfigError
-from emulator.results import ideal_flow_ps
 from emulator.workloads.patterns import permutation
 
 FAT_TREE = {"kind": "fat-tree", "k": 4}

@@ -18,7 +18,7 @@ from emulator.bisection import flow_bps
 from emulator.paths import path_counts, switch_distances
 from emulator.survey import path_statistics, survey
 from emulator.symmetry import balanced, twins
-from emulator.topology import Topology
+from emulator.topology import Topology, links_between
 from ttpoe.cli import group
 
 RATE = 100_000_000_000
@@ -190,7 +190,7 @@ def test_a_large_fat_tree_has_few_kinds_of_switches():
     """So that 65,536 hosts take seconds: half of an 8,192-host tree merges to a class a tier and half."""
     network = build({"kind": "fat-tree", "k": 32})
     assert flow_bps(network, np.arange(network.hosts) < network.hosts // 2) == 4096 * RATE
-    between = np.flatnonzero((network.port_switch[::2] >= 0) & (network.port_switch[1::2] >= 0)) * 2
+    between = links_between(network)
     a, b = network.port_switch[between], network.port_switch[between + 1]
     own = (np.array(network.switch_tiers) == 1).astype(np.int64)[:, None]
     kind = balanced(np.append(a, b), np.append(b, a), np.tile(network.rate_bps[between], 2), own)

@@ -80,11 +80,30 @@ def parse_time_ps(text: str) -> int:
     return _parse(text, _TIMES, "time", "1us or 2.5ms")
 
 
+def _share(text: str) -> Fraction | None:
+    match = _QUANTITY.fullmatch(text)
+    return Fraction(match[1]) / (100 if match[2] else 1) if match is not None and match[2] in ("", "%") else None
+
+
 def parse_fraction(text: str) -> float:
     """A probability from ``1%`` or ``0.01``; raises ValueError naming the fix."""
-    match = _QUANTITY.fullmatch(text)
-    if match is not None and match[2] in ("", "%"):
-        value = Fraction(match[1]) / (100 if match[2] else 1)
-        if value <= 1:
-            return float(value)
-    raise ValueError(f"{text!r} is not a fraction; write 0.01 or 1%, from 0 to 100%")
+    value = _share(text)
+    if value is None or value > 1:
+        raise ValueError(f"{text!r} is not a fraction; write 0.01 or 1%, from 0 to 100%")
+    return float(value)
+
+
+def parse_load(text: str) -> float:
+    """A load from ``150%`` or ``1.5``; raises ValueError naming the fix."""
+    value = _share(text)
+    if value is None:
+        raise ValueError(f"{text!r} is not a load; write 0.4 or 40%, and above 100% to overload")
+    return float(value)
+
+
+def parse_ratio(text: str) -> Fraction:
+    """A ratio from ``4:1``, ``3:2`` or ``4``; raises ValueError naming the fix."""
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?::([0-9]{1,6}))?", text.strip())
+    if match is None or not Fraction(match[1]) or not int(match[2] or 1):
+        raise ValueError(f"{text!r} is not a ratio; write 4:1, 3:2 or 4, without zeros")
+    return Fraction(match[1]) / int(match[2] or 1)

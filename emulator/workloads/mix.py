@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -22,12 +22,6 @@ from emulator.workloads.patterns import (
 )
 from emulator.workloads.poisson import PoissonConfig
 
-SINGLE = (
-    IncastConfig, OutcastConfig, PermutationConfig, AllToAllConfig, HotspotConfig, VictimConfig, PoissonConfig,
-    RingConfig, TreeConfig, FlowListConfig, FileConfig,
-)  # fmt: skip
-"""Every kind that stands for itself."""
-
 Single = (
     IncastConfig
     | OutcastConfig
@@ -41,6 +35,8 @@ Single = (
     | FlowListConfig
     | FileConfig
 )
+SINGLE: tuple[type, ...] = get_args(Single)
+"""Every kind that stands for itself."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -113,7 +113,7 @@ def run_scenario(
     captures: list[Path] = []
     interrupted = False
     try:
-        ports = _captured_ports(capture, out, scenario)
+        ports = captured_ports(capture, out, scenario)
         with ExitStack() as stack:
 
             def open_sink(fabric: Fabric) -> TraceSink:
@@ -151,7 +151,8 @@ def usage_error(message: str, option_names: dict[str, str]) -> click.UsageError:
     return click.UsageError(f"{option}: {rest}" if option and rest else message)
 
 
-def _captured_ports(capture: str | None, out: Path | None, scenario: ScenarioConfig) -> frozenset[str]:
+def captured_ports(capture: str | None, out: Path | None, scenario: ScenarioConfig) -> frozenset[str]:
+    """Ports that ``--capture`` names; a usage error where frames cannot be captured."""
     if capture is None:
         return frozenset()
     if out is None:
@@ -183,7 +184,7 @@ def _make_directory(out: Path) -> None:
 def _open_capture(
     stack: ExitStack, fabric: Fabric, out: Path | None, ports: frozenset[str], timestamps: str, captures: list[Path]
 ) -> TraceSink:
-    from emulator.results import display_name
+    from emulator.collect import display_name
     from traces.frames import CaptureWriter, FrameBuilder
 
     assert out is not None

@@ -115,20 +115,15 @@ def endpoint_config(mtu: int, window: int, profile: str, congestion_control: str
         raise click.UsageError(f"--window is {window}, below one payload of --mtu {mtu}; raise it")
     if profile == "reference" and mtu > MAX_PAYLOAD_BYTES:
         raise click.UsageError(f"--mtu is {mtu}; the reference module takes at most {MAX_PAYLOAD_BYTES}")
-    if congestion_control == "dctcp" and mode != "ipv4":
-        raise click.UsageError(
-            "--congestion-control: dctcp answers ECN marks, which frames in Ethernet mode have no field for; use IPv4 "
-            "mode, or take fixed, reno or swift"
-        )
-    if congestion_control == "dctcp" and profile == "reference":
-        raise click.UsageError(
-            "--congestion-control: dctcp needs a peer that echoes marks, which the reference module does not; take "
-            "fixed, reno or swift"
-        )
     try:
-        return EndpointConfig.profile(
+        config = EndpointConfig.profile(
             profile, mtu_bytes=mtu, window_bytes=window, send_buffer_bytes=2 * window, receive_buffer_bytes=4 * window,
             congestion_control=congestion_control,
         )  # fmt: skip
+        config.check_mode(is_ipv4=mode == "ipv4")
     except ValueError as error:
-        raise click.UsageError(f"--window, --mtu: {error}") from None
+        field, _, rest = str(error).partition(" is ")
+        raise click.UsageError(
+            f"--congestion-control is {rest}" if field == "congestion_control" else f"--window, --mtu: {error}"
+        ) from None
+    return config

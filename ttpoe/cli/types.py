@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -38,28 +36,12 @@ class Quantity(click.ParamType):
         return result
 
 
-def parse_ratio(text: str) -> Fraction:
-    """A ratio from ``4:1``, ``3:2`` or ``4``; raises ValueError naming the fix."""
-    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?::([0-9]{1,6}))?", text.strip())
-    if match is None or not Fraction(match[1]) or not int(match[2] or 1):
-        raise ValueError(f"{text!r} is not a ratio; write 4:1, 3:2 or 4, without zeros")
-    return Fraction(match[1]) / int(match[2] or 1)
-
-
-def parse_load(text: str) -> float:
-    """A load from ``150%`` or ``1.5``; raises ValueError naming the fix."""
-    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(%?)", text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a load; write 0.4 or 40%, and above 100% to overload")
-    return float(Fraction(match[1]) / (100 if match[2] else 1))
-
-
 SIZE = Quantity("size", units.parse_size_bytes, minimum=1)
 RATE = Quantity("rate", units.parse_rate_bps, minimum=1)
 TIME = Quantity("time", units.parse_time_ps)
 DURATION = Quantity("time", units.parse_time_ps, minimum=1)
-LOAD = Quantity("load", parse_load)
-RATIO = Quantity("ratio", parse_ratio)
+LOAD = Quantity("load", units.parse_load)
+RATIO = Quantity("ratio", units.parse_ratio)
 FRACTION = Quantity("fraction", units.parse_fraction)
 
 

@@ -176,6 +176,15 @@ def test_hosts_that_nothing_connects_cannot_send_to_each_other() -> None:
     assert str(refused.value) == "topology: no way leads from h3 to h1, which a message takes; cable them"
 
 
+@pytest.mark.parametrize("transport", ["roce-pfc", "ib"])
+def test_headroom_of_many_long_lines_does_not_wrap(transport: str) -> None:
+    """1,100 ports of 9 * 10**15 bytes each are beyond int64, and were taken for less than nothing."""
+    values = {"topology": {"hosts": 1100}, "workload": {"kind": "permutation", "size_bytes": 1000},
+              "link": {"rate_bps": "10T", "delay_ps": "3600s"}}  # fmt: skip
+    with pytest.raises(ConfigError, match=r"switch\.buffer_bytes: 12000000 is too small"):
+        make(values, transport)
+
+
 @pytest.mark.parametrize(
     "shape",
     [

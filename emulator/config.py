@@ -325,9 +325,13 @@ def _sentence(error: ValidationError) -> str:
     if first["type"].startswith("union_tag"):
         rooms = _ROOMS[".".join(part for part in path if isinstance(part, str))]
         kinds = " or ".join(f'"{room.kind}"' for room in rooms)  # type: ignore[attr-defined]
-        return f"{where}.kind: name one, {kinds}"
+        tag = first.get("ctx", {}).get("tag")
+        return f"{where}.kind: name one, {kinds}" + (f" (given {tag!r})" if tag else "")
     if first["type"] in ("missing", "missing_argument"):
         return f"{where}: this field is required"
+    if first["type"] == "dataclass_type":
+        policies = "; policies are named by routings" if where == "routing" else ""
+        return f"{where}: must be a table of fields{shown}{policies}"
     if first["type"] == "tuple_type":
         return f"{where}: must be a list, as in [{text}]"
     if first["type"] in ("dataclass_type", "model_attributes_type", "dict_type"):

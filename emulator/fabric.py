@@ -302,7 +302,10 @@ def _choose_nics(topology: Topology, messages: list[Message]) -> np.ndarray:
         else:
             number = message.nic
             if number >= both:
-                raise ConfigError(f"workload.flows.{k}.nic: there is no NIC {number}; the last one is {both - 1}")
+                raise ConfigError(
+                    f"workload: nic of {message.name}: there is no NIC {number} in both hosts; the last one is "
+                    f"{both - 1}"
+                )
         at_src[number] += 1
         at_dst[number] += 1
         chosen[k] = mine[message.src][number], mine[message.dst][number]

@@ -95,7 +95,7 @@ def build_impairments(
         row_of[port] = k
         ordinals = impair_row(rows[k], configs.get(port, ImpairmentConfig()), 0, ordinals)
         rows[k]["bad_next"] = len(ordinals)
-        ordinals = np.append(ordinals, sorted(set(bad_fcs.get(port, ()))))
+        ordinals = _listed(ordinals, bad_fcs.get(port, ()))
         rows[k]["bad_end"] = len(ordinals)
         salt = name_hash(seed, "impairment", port_names[port])
         rows[k]["salts"] = [name_hash(salt, "stream", str(n)) & 0xFFFFFFFF for n in range(2 * _STREAMS)]
@@ -114,8 +114,14 @@ def impair_row(row: np.void, config: ImpairmentConfig, frames: int, ordinals: np
     row["flap_period_ps"] = config.flap_up_ps + config.flap_down_ps if config.flap_down_ps else 0
     row["first_ps"], row["is_in_burst"], row["right_bits"], row["counted_from"] = NEVER, 0, -1, frames
     row["name_next"] = len(ordinals)
-    row["name_end"] = len(ordinals) + len(set(config.lose_frames))
-    return np.append(ordinals, sorted(set(config.lose_frames)))
+    ordinals = _listed(ordinals, config.lose_frames)
+    row["name_end"] = len(ordinals)
+    return ordinals
+
+
+def _listed(ordinals: np.ndarray, more: Sequence[int]) -> np.ndarray:
+    """Ordinals with others behind them, sorted; int64 even if there are none, as kernels compile for a type."""
+    return np.append(ordinals, np.array(sorted(set(more)), np.int64))
 
 
 @kernel(inline=True)

@@ -196,6 +196,9 @@ def selective_on_frame(qp, sel, words, params, frame, now_ps, out, n_out):
 def selective_on_timeout(qp, sel, params, now_ps, out, n_out):
     """The requester sends its oldest packet again, then what was overtaken; the responder tells what stays away.
 
+    Where packets are reordered the requester sends all again that is not known to have come: the tail may be lost,
+    and a responder that nothing reaches tells of nothing.
+
     Returns the rows of ``out`` in use. Early calls change nothing.
     """
     if qp["packets"] == 0:
@@ -207,5 +210,7 @@ def selective_on_timeout(qp, sel, params, now_ps, out, n_out):
     if retry(qp, params, now_ps) != 0:
         sel["is_recovering"] = 1
         sel["recovery"] = qp["max"] - 1
+        if params["recovery"] != SELECTIVE_REPEAT:
+            sel["recovery"] = sel["highest"] = qp["max"]  # all of it is late beyond any reordering
         sel["scan"] = qp["next"] = qp["una"]
     return n_out

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from io import StringIO
 
 import pytest
 from click.testing import CliRunner
 from emulated import COMPILED
+from rich.console import Console
 
 from ttpoe.cli import group
+from ttpoe.cli.tables import comparison
 
 
 def run(*arguments: str):
@@ -42,6 +45,28 @@ def test_five_routings_make_a_table_a_transport():
     assert "round-robin" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "…" not in done.stdout
+
+
+@COMPILED
+def test_long_figures_make_fewer_columns():
+    """Every cell is whole in 80 columns, however many flows there are and however long intervals are."""
+    done = run("--size", "20kB", "--transport", "roce-pfc,irn,spectrum,ib", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    for each in told["runs"]:
+        each["flows"] = each["finished"] = 261_632
+    for row in told["summary"]:
+        if row["metric"] == "paused_us":
+            row["median"], row["ci95"] = 1_234_567.8, (1_234_567.8, 1_234_567.8)
+    console = Console(width=80, file=StringIO())
+    tables = comparison("a title", told)
+    for table in tables:
+        console.print(table)
+    text = console.file.getvalue()
+    assert text.count("261632/261632") == 4
+    assert text.count("1,234,567.8 - 1,234,567.8") == 4
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
 
 
 @COMPILED

@@ -110,6 +110,8 @@ def test_switches_are_true_or_false(field: str, value: Any) -> None:
          "(given 0.5)"),
         ({"workload": {"kind": "flows"}}, "workload.flows: ", "required"),
         ({"workload": {"kind": "burst"}}, "workload.kind: ", '"incast" or "outcast"'),
+        ({"workload": {"kind": "burst"}}, "workload.kind: ", "(given 'burst')"),
+        ({"routing": "adaptive"}, "routing: must be a table of fields (given 'adaptive')", "named by routings"),
         ({"workload": {}}, "workload.kind: ", '"incast" or "outcast"'),
         ({"workload": 5}, "workload: ", ""),
         ({"switch": 3}, "switch: ", ""),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from emulated import ALL, COMPILED, OTHER_MODES, digests_under, incast, make, result_of
+from numba import typeof
 
-from emulator.config import make_scenario
+from emulator.config import load_scenario, make_scenario
 from emulator.conservation import check_conservation
 from emulator.engine import RunStatus, run
 from emulator.experiments import run_all
+from emulator.fabric import Fabric
 from emulator.schedule import mix32
 
 LINKS = [{"hosts": [0], "rate_bps": "25G"}, {"hosts": [2], "rate_bps": "3.7G", "delay_ps": "3us"},
@@ -38,6 +41,23 @@ def test_the_scenario_is_busy() -> None:
         assert runs[transport].counters["pauses"] > 5
         assert runs[transport].counters["pfc_frames"] > 2 * runs[transport].counters["pauses"]
     assert all(r.counters["lost"] >= 2 and not r.unfinished for r in runs.values())
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("examples/*.toml")), ids=lambda path: path.stem)
+def test_all_runs_share_one_compilation(path: Path) -> None:
+    """The loop is compiled for the types of the arrays: of a small incast, of each example, and after its events."""
+    scenario = load_scenario(path)
+    expected = _types(make(SMALL, "ttpoe").world)
+    for transport in scenario.transports:
+        fabric = Fabric(scenario, transport, 1)
+        assert _types(fabric.world) == expected
+        if scenario.events:
+            fabric.run()
+            assert _types(fabric.world) == expected
+
+
+def _types(world: Any) -> dict[str, Any]:
+    return {name: typeof(array) for name, array in zip(world._fields, world, strict=True)}
 
 
 @pytest.mark.parametrize("transport", ALL)

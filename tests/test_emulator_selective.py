@@ -166,6 +166,24 @@ def test_gaps_that_stay_are_told_together_after_a_while() -> None:
     assert pair.qps["timer_at_ps"][1] == NEVER
 
 
+def test_a_lost_tail_under_reordering_costs_one_timeout() -> None:
+    """Nothing came to tell of it: all that is not known to have come goes out again, and new packets after it."""
+    pair = Pair(10_000, recovery="reordering", window=7000)
+    sent = pair.send_all()
+    pair.give(0, pair.give(1, sent[2]))  # type: ignore[arg-type]
+    pair.timeout()
+    again = pair.send_all()
+    assert psns(again) == [0, 1, 3, 4, 5, 6]
+    for packet in again:
+        pair.give(0, pair.give(1, packet))  # type: ignore[arg-type]
+    last = pair.send_all()
+    assert psns(last) == [7, 8, 9]
+    for packet in last:
+        pair.give(0, pair.give(1, packet))  # type: ignore[arg-type]
+    assert (pair.qps["una"][0], pair.qps["timeouts"][0], pair.qps["timer_at_ps"][0]) == (10, 1, NEVER)
+    assert not pair.bits.any()
+
+
 @given(
     st.sampled_from(KINDS), st.integers(1, 40), st.sampled_from([0, 1, PSN_MASK - 5, PSN_MASK]), st.integers(1, 4),
     st.integers(1, SLOTS), st.lists(st.sampled_from(["ok", "ok", "ok", "lose", "twice", "late"]), max_size=200),

@@ -158,6 +158,35 @@ def test_each_transport_has_a_colour_and_dashes_of_its_own(tmp_path: Path) -> No
     assert "no pauses" in [text.get_text() for text in figure.axes[3].texts]
 
 
+def test_no_two_curves_look_alike(tmp_path: Path) -> None:
+    """Transports with several routings too; a transport keeps its style for the first of them."""
+    names = ("ttpoe", "roce-pfc", "roce", "irn", "spectrum", "ib", "iwarp", "roce-dcqcn")
+    runs = [dataclasses.replace(make_result(name), routing=routing)
+            for name in names for routing in ("ecmp", "flowlet", "adaptive")]  # fmt: skip
+    handles = drawn(runs, tmp_path / "a.png").legends[0].get_lines()
+    assert len({(line.get_color(), line.get_marker()) for line in handles}) == len(runs)
+    alone = drawn([make_result(name) for name in names], tmp_path / "b.png").legends[0].get_lines()
+    for label, line in (("ttpoe, ecmp", alone[0]), ("roce-pfc, ecmp", alone[1])):
+        first = next(handle for handle in handles if str(handle.get_label()).startswith(label))
+        assert (first.get_color(), first.get_marker()) == (line.get_color(), line.get_marker())
+
+
+def test_the_queue_is_named_where_there_are_several_receivers(tmp_path: Path) -> None:
+    one, several = make_result(), make_result()
+    several.flows["dst"] = [3, 4]
+    assert drawn([one], tmp_path / "a.png").axes[2].get_title() == "Queue towards the receiver"
+    assert drawn([several], tmp_path / "a.png").axes[2].get_title() == "Queue towards the NIC that is sent most"
+
+
+def test_frames_that_lines_lost_are_told(tmp_path: Path) -> None:
+    lossy = make_result()
+    lossy.counters["lost"] = 5639
+    legend = drawn([lossy, make_result("roce")], tmp_path / "a.png").legends[0]
+    assert [line.get_label() for line in legend.get_lines()] == [
+        "ttpoe: 3 drops, 5,639 lost, 0 pauses, 1,234 resent", "roce: 3 drops, 0 pauses, 1,234 resent",
+    ]  # fmt: skip
+
+
 def test_stands_empty_results(tmp_path: Path) -> None:
     figure = drawn([make_result(fct_us=(-1, -1)), make_result("roce", fct_us=(-1, -1), buckets=1)], tmp_path / "a.png")
     assert [panel.texts[0].get_text() for panel in figure.axes[:2]] == ["no flow finished"] * 2

@@ -134,7 +134,7 @@ def test_messages_take_a_hosts_nics_in_turn_or_the_one_they_name():
     assert used == {"h0.n1", "h15.n1"} | {name for name in used if name.startswith("f.")}
     assert result.flows["fct_rx_ps"][0] == ideal_flow_ps(fabric, 0)
     named["workload"]["flows"][0]["nic"] = 2
-    with pytest.raises(ConfigError, match=r"workload.flows.0.nic: there is no NIC 2"):
+    with pytest.raises(ConfigError, match=r"workload: nic of h.*: there is no NIC 2"):
         make(named, "roce")
 
 

@@ -105,6 +105,14 @@ def test_a_mix_is_its_parts_with_names_and_times_of_their_own():
     assert [m.after for m in load.messages[7:]] == [tuple(event + 14 for event in m.after) for m in alone]
 
 
+def test_a_part_of_a_mix_has_a_nic():
+    """Of those messages that name none themselves."""
+    flows = [{"src": 0, "dst": 1, "size_bytes": 5, "nic": 0}, {"src": 1, "dst": 2, "size_bytes": 5}]
+    incast = part("incast", senders=2)
+    parts = [incast, {**incast, "nic": 1}, {**part("flows", flows=flows), "nic": 2}]
+    assert [message.nic for message in made("mix", hosts=4, parts=parts).messages] == [None, None, 1, 1, 0, 2]
+
+
 def test_a_mix_from_a_file_reads_files_beside_it(tmp_path):
     (tmp_path / "flows.csv").write_text("src,dst,size\n1,2,5\n")
     text = '[workload]\nkind = "mix"\n[[workload.parts]]\nworkload = {kind = "file", path = "flows.csv"}\n'

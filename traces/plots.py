@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,15 @@ _STYLES: dict[str, _Style] = {
     "roce-pfc": ("#009E73", (0, (3, 1, 1, 1)), "s"),
     "roce": ("#D55E00", (0, (6, 1, 1, 1, 1, 1)), "^"),
 }
-_OTHERS: tuple[_Style, ...] = (("#E69F00", "-", "v"), ("#56B4E9", (0, (4, 2)), "P"), ("#000000", (0, (2, 1)), "X"))
+_OTHERS: tuple[_Style, ...] = (
+    ("#E69F00", "-", "v"),
+    ("#56B4E9", (0, (4, 2)), "P"),
+    ("#000000", (0, (2, 1)), "X"),
+    *_STYLES.values(),
+)
+"""For transports and routings without a style of their own, as long as they last: seven colours."""
+_AGAIN: tuple[tuple[Any, str], ...] = (("-", "<"), ((0, (1, 1)), ">"), ((0, (8, 2)), "h"), ((0, (4, 1, 1, 1)), "*"))
+"""Dashes and marker of the second, third, ... curve of one colour."""
 _LOG_RATIO = 20
 """Values that differ by more than this share a logarithmic axis."""
 _CHANGE = {"color": "#999999", "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 0}
@@ -69,8 +78,7 @@ def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> N
     for result in results:
         label = f"{result.transport}, {result.routing}" if several else result.transport
         groups.setdefault(label, []).append(result)
-    unknown = iter(_OTHERS * (1 + len(groups)))
-    styles: dict[str, _Style] = {name: _STYLES.get(name.replace("-jumbo", "")) or next(unknown) for name in groups}
+    styles = _styles({label: runs[0].transport for label, runs in groups.items()})
 
     figure = Figure(figsize=(12, 8), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
@@ -88,6 +96,23 @@ def plot_incast(results: Sequence[RunResult], path: str | os.PathLike[str]) -> N
     columns = len(handles) if len(handles) <= 3 and all(len(str(handle.get_label())) < 50 for handle in handles) else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
     _save(figure, path)
+
+
+def _styles(transports: dict[str, str]) -> dict[str, _Style]:
+    """A style for each label: its transport's for the first label of that transport, else one that is free.
+
+    No two labels share a style before all colours are used five times over; jumbo frames look like the others.
+    """
+    styles: dict[str, _Style] = {}
+    for label, transport in transports.items():
+        name = transport.replace("-jumbo", "")
+        if name in _STYLES and (name != transport or _STYLES[name] not in styles.values()):
+            styles[label] = _STYLES[name]
+    free = [style for style in _OTHERS if style not in styles.values()]
+    free += [(colour, *again) for again in _AGAIN for colour, _, _ in _OTHERS]
+    rest = [label for label in transports if label not in styles]
+    styles.update(zip(rest, cycle(free)))
+    return styles
 
 
 _NAMED_HOSTS, _NAMED_SWITCHES = 40, 40
@@ -207,7 +232,9 @@ def _legend_text(name: str, runs: list[RunResult]) -> str:
     )
     flows = sum(len(run.flows) for run in runs)
     done = sum(int((run.flows["fct_rx_ps"] >= 0).sum()) for run in runs)
-    text = f"{name}: {drops:,} drops, {pauses:,} pauses, {resent:,} resent"
+    lost = round(float(np.median([run.counters.get("lost", 0) for run in runs])))
+    on_lines = f" {lost:,} lost," if lost else ""
+    text = f"{name}: {drops:,} drops,{on_lines} {pauses:,} pauses, {resent:,} resent"
     if len(runs) > 1:
         text += " (median)"
     return text if done == flows else f"{text}, {flows - done:,} of {flows:,} flows unfinished"
@@ -332,7 +359,9 @@ def _plot_series(depth: Any, pauses: Any, groups: dict[str, list[RunResult]], st
         panel.set_xlabel(f"time since the start ({unit_name})")
     first = " (first seed)" if max(map(len, groups.values())) > 1 else ""
     marked = "; grey: links change" if changes else ""
-    depth.set(title=f"Queue towards the receiver{first}{marked}", ylabel=f"largest depth ({depth_name})")
+    is_one = all(np.unique(runs[0].flows["dst"]).size == 1 for runs in groups.values())
+    where = "the receiver" if is_one else "the NIC that is sent most"
+    depth.set(title=f"Queue towards {where}{first}{marked}", ylabel=f"largest depth ({depth_name})")
     pauses.set(title=f"Paused (port, priority) pairs{first}", ylabel="pairs paused at once (count)")
     pauses.yaxis.set_major_locator(MaxNLocator(integer=True))
     if not is_paused:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from emulator.quantities import STRICT, ConfigError, Picoseconds
 from emulator.workloads.collectives import RingConfig, TreeConfig
-from emulator.workloads.files import FileConfig, FlowListConfig
+from emulator.workloads.files import FileConfig, FlowListConfig, Nic
 from emulator.workloads.message import Message, Numbering, Setting, Workload, check_size
 from emulator.workloads.patterns import (
     AllToAllConfig,
@@ -48,6 +48,8 @@ class PartConfig:
     """Of its messages, in results; None: what it calls them itself, else its kind."""
     start_ps: Picoseconds = 0
     """Added to the start of each message."""
+    nic: Nic | None = None
+    """Of messages that name none themselves; None: that with the fewest messages."""
 
 
 def _make(k: int, part: PartConfig, setting: Setting) -> Workload:
@@ -86,6 +88,7 @@ class MixConfig:
                     message,
                     start_ps=message.start_ps + part.start_ps,
                     ordinal=numbering.next(message.src, message.dst),
+                    nic=part.nic if message.nic is None else message.nic,
                     group=part.group or message.group or part.workload.kind,
                     after=tuple(event + shift for event in message.after),
                 ))  # fmt: skip

@@ -1,10 +1,10 @@
-"""The comparison as a table: a row a measure, a column a transport (and routing), so that four fit 80 columns."""
+"""The comparison as a table: a row a measure, a column a transport (and routing), as many as the width has room for."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 # label, metric of the summary, decimals
@@ -57,7 +57,8 @@ def _cell(row: dict[str, Any], digits: int) -> str:
     return text
 
 
-_LABEL_WIDTH, _COLUMN_WIDTH, _EDGES = 28, 13, 3
+_EDGES = 3
+"""What the edge and the padding of a column take."""
 
 
 def comparison(title: str, told: dict[str, Any], width: int = 80) -> list[Table]:
@@ -66,13 +67,25 @@ def comparison(title: str, told: dict[str, Any], width: int = 80) -> list[Table]
     Each transport has a table of its own where one has several routings and not all fit one.
     """
     columns = list(dict.fromkeys((run["transport"], run["routing"]) for run in told["runs"]))
-    longest = max((len(name) for column in columns for name in column), default=0)
-    most = max(1, (width - _LABEL_WIDTH) // max(_COLUMN_WIDTH, longest + _EDGES))
+    label, *figures = (_width(column) for column in _table("", told, columns).columns)
+    widths = {c: max(_EDGES + max(map(len, c)), figure) for c, figure in zip(columns, figures, strict=True)}
+    room = width - label - 1
     groups: list[list[tuple[str, str]]] = [columns]
-    if len(columns) > most and len(columns) > len({name for name, _ in columns}):
+    if sum(widths.values()) > room and len(columns) > len({name for name, _ in columns}):
         groups = [[c for c in columns if c[0] == name] for name in dict.fromkeys(name for name, _ in columns)]
-    parts = [group[k : k + most] for group in groups for k in range(0, max(len(group), 1), most)]
+    parts: list[list[tuple[str, str]]] = []
+    for group in groups:
+        parts.append([])
+        for column in group:
+            if parts[-1] and sum(widths[c] for c in [*parts[-1], column]) > room:
+                parts.append([])
+            parts[-1].append(column)
     return [_table(title if k == 0 else "", told, part) for k, part in enumerate(parts)]
+
+
+def _width(column: Column) -> int:
+    """Of its longest line, with what edge and padding take."""
+    return _EDGES + max((len(line) for cell in column.cells for line in str(cell).splitlines()), default=0)
 
 
 def _table(title: str, told: dict[str, Any], columns: list[tuple[str, str]]) -> Table:

@@ -28,11 +28,15 @@ def bisection(
     -----
     The least over all ways to halve the hosts is meant, which is hard to find in general. In a regular shape the
     halves are the first hosts and the last ones: groups stay whole (but for the middle one of an odd number), so that
-    no other split has fewer cables between its halves. In other graphs it is the least of that and of a few splits by
+    no other split has fewer cables between its halves. Where hosts have cables of their own, another split may carry
+    less, which is told. In other graphs it is the least of that and of a few splits by
     Kernighan and Lin (1970): an upper bound.
     """
     halves = [np.arange(topology.hosts) < topology.hosts // 2]
     method = "first half of the hosts against the second"
+    rates = np.split(topology.rate_bps[topology.nic_port], np.searchsorted(topology.nic_host, range(1, topology.hosts)))
+    if is_regular and not all(np.array_equal(rates[0], own) for own in rates):
+        method += ", whose cables differ, so an upper bound"
     if not is_regular:
         halves += _kernighan_lin(topology, on_stage)
         method = f"least of {len(halves)} splits (Kernighan-Lin), so an upper bound"

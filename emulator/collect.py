@@ -62,7 +62,7 @@ def collect(fabric: Fabric, status: RunStatus, wall_s: float) -> RunResult:
         wire_bound_ps=wire_bound_ps(fabric),
         wall_s=wall_s,
         setup_s=fabric.setup_s,
-        errors=_errors(causes, ports),
+        errors=_errors(fabric, causes, ports),
         warnings=fabric.warnings,
         reasons=explain(fabric, status, flows, paused_ps),
         deadlock=None if fabric.deadlock is None else fabric.deadlock.named(topology),
@@ -186,15 +186,26 @@ def _goodput_limit_gbps(fabric: Fabric) -> float | None:
     return bottleneck_bps / 1e9 * size_bytes / frames_of(fabric, size_bytes).total
 
 
-def _errors(causes: dict[str, int], ports: list[dict[str, Any]]) -> list[str]:
+def _errors(fabric: Fabric, causes: dict[str, int], ports: list[dict[str, Any]]) -> list[str]:
     """Promises of the model that a run broke."""
     if not causes["headroom_full"]:
         return []
     worst = max(ports, key=lambda port: port["max_headroom_bytes"])
     return [
         f"{causes['headroom_full']} frames were dropped in a lossless priority as headroom was full (most used: "
-        f"{worst['max_headroom_bytes']} bytes at {worst['name']}); leave out switch.headroom_bytes for the bound"
+        f"{worst['max_headroom_bytes']} bytes at {worst['name']}); {_headroom_advice(fabric)}"
     ]
+
+
+def _headroom_advice(fabric: Fabric) -> str:
+    """What to do about headroom that was not enough."""
+    for name in ("headroom_bytes", "headroom_pool_bytes"):
+        if getattr(fabric.scenario.switch, name) is not None:
+            return f"leave out switch.{name} for the bound"
+    return (
+        "the bound counts neither PFC frames that lines lose or hold back nor frames that they double or send again: "
+        "impair these lines less, or set a larger switch.headroom_bytes"
+    )
 
 
 def _incidents(fabric: Fabric) -> list[dict[str, Any]]:

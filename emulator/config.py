@@ -334,6 +334,10 @@ def _sentence(error: ValidationError) -> str:
         return f"{where}: must be a table of fields{shown}{policies}"
     if first["type"] == "tuple_type":
         return f"{where}: must be a list, as in [{text}]"
+    if first["type"] in ("dataclass_type", "model_attributes_type", "dict_type"):
+        return f"{where}: must be a table of fields{shown}"
+    if first["type"] == "too_short":
+        return f"{where}: there is none; name one or more"
     if path and path[-1] == "impairments" and first["type"] == "value_error":
         name, _, what = what.partition(" ")  # what ImpairmentConfig says begins with the field
         return f"{where}.{name.rstrip(':')}: {what}"

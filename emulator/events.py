@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from emulator.quantities import (
+    LONGEST_PS,
     STRICT,
     Bps,
     ConfigError,
@@ -165,8 +166,10 @@ def changes_of(topology: Topology, events: Sequence[EventConfig]) -> list[Change
             changes.append(Change(event.at_ps, "impair", ports, impairments=event.impairments))
         elif event.what == "flap":
             assert event.down_ps is not None
-            period_ps = event.down_ps + (event.up_ps or 0)
-            for n in range(event.count or 1):
+            period_ps, count = event.down_ps + (event.up_ps or 0), event.count or 1
+            if event.at_ps + (count - 1) * period_ps + event.down_ps > 2 * LONGEST_PS:
+                raise ConfigError(f"events.{k}.count: the last of {count} flaps ends after any run; lower it")
+            for n in range(count):
                 at_ps = event.at_ps + n * period_ps
                 changes += [Change(at_ps, "fail", ports), Change(at_ps + event.down_ps, "recover", ports)]
         else:

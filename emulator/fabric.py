@@ -74,6 +74,7 @@ class Fabric:
         self.messages = self.workload.messages
         self.topology = build_topology(shape, scenario.link, hosts or self.workload.hosts_needed)
         self.flow_nics = _choose_nics(self.topology, self.messages)
+        self._check_ways()
         unknown = sorted(capture - set(self.topology.port_names))
         if unknown:
             known = ", ".join(self.topology.port_names[:4])
@@ -95,21 +96,38 @@ class Fabric:
         self.timeline = Timeline(self) if scenario.events else None
         self.setup_s = time.perf_counter() - started
 
+    def _check_ways(self) -> None:
+        """Refuse a message between NICs that nothing connects, even with all cables up."""
+        topology, (src, dst) = self.topology, self.flow_nics.T
+        home = topology.port_switch[topology.nic_port[src] ^ 1]
+        cut_off = np.flatnonzero(topology.routes.group_of[home, dst] < 0)
+        if len(cut_off):
+            names = [topology.port_names[topology.nic_port[nic]] for nic in self.flow_nics[cut_off[0]]]
+            way = f"from {names[0]} to {names[1]}"
+            raise ConfigError(f"topology: no way leads {way}, which a message takes; cable them")
+
     def _check_impairments(self) -> None:
         """Refuse what a line must not do to frames that credits account for, or that it sends again itself."""
-        configs = [("link", way) for way in set(self.topology.impairments.values())]
-        configs += [("events", change.impairments) for change in self.changes if change.impairments is not None]
+        of_all = self.scenario.link.impairments
+        lines = {way: self.topology.port_names[port] for port, way in self.topology.impairments.items()}
+        configs = [
+            ("link.impairments." if way == of_all else f"topology: impairments of the line from {port}, ", way)
+            for way, port in lines.items()
+        ]
+        configs += [
+            (f"events.{k}.impairments.", event.impairments)
+            for k, event in enumerate(self.scenario.events)
+            if event.impairments is not None
+        ]
         for where, way in configs:
             if self.profile.flow_control == "credits" and way.duplicate:
                 raise ConfigError(
-                    f"{where}.impairments.duplicate: {self.transport} accounts for each frame once by its credits; "
-                    "leave it out"
+                    f"{where}duplicate: {self.transport} accounts for each frame once by its credits; leave it out"
                 )
             for name in ("jitter_ps", "reorder", "duplicate"):
                 if self.scenario.link.retry_bytes and getattr(way, name):
                     raise ConfigError(
-                        f"{where}.impairments.{name}: a link that retries keeps frames in order; leave it or "
-                        "link.retry_bytes out"
+                        f"{where}{name}: a link that retries keeps frames in order; leave it or link.retry_bytes out"
                     )
 
     def _pairs_under_pfc(self) -> dict[int, np.ndarray]:

@@ -20,6 +20,9 @@ from emulator.transports import Profile
 from emulator.workloads import name_hash
 from ttpoe.units import NEVER, PS_PER_S
 
+_MOST_BYTES = 2**41
+"""Of a port and priority: more than any switch has, and little enough that the sum over all ports is an int64."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -68,6 +71,7 @@ def divide_memory(
                 frame_bytes, int(topology.rate_bps[i]), topology.one_way_ps(i), config.pause_reaction_ps,
                 config.pipeline_latency_ps, len(lossless),
             )  # fmt: skip
+            bound = min(bound, _MOST_BYTES)
             for p in lossless:
                 ingress[p, i]["headroom_limit_bytes"] = bound
                 switches[topology.port_switch[i]]["headroom_limit_bytes"] += bound
@@ -129,6 +133,7 @@ def give_credits(
         size_bytes = config.credit_buffer_bytes or credit_bound_bytes(
             frame_bytes, int(topology.rate_bps[i]), topology.one_way_ps(i), config.pipeline_latency_ps, len(priorities)
         )
+        size_bytes = min(size_bytes, _MOST_BYTES)
         for p in priorities:
             for name in ("granted_blocks", "told_blocks", "buffer_blocks"):
                 rows[name][i, p] = size_bytes // BLOCK_BYTES

@@ -47,16 +47,20 @@ def _expanded(value: Any) -> Any:
             numbers.append(item)
             continue
         first, _, last = (part.strip() for part in item.partition("-"))
-        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < MAX_HOSTS):
-            raise ValueError(f'{item!r} is no range of hosts; give the first and the last, as in "128-255"')
+        are_short = max(len(first), len(last)) <= len(str(MAX_HOSTS))  # which int() takes, whatever they are
+        if not (are_short and first.isdecimal() and last.isdecimal() and int(first) <= int(last) < MAX_HOSTS):
+            text = repr(item if len(item) <= 40 else f"{item[:40]}...")
+            raise ValueError(f'{text} is no range of hosts; give the first and the last, as in "128-255"')
         numbers += range(int(first), int(last) + 1)
     return numbers
 
 
-Hosts = Annotated[tuple[Host, ...], BeforeValidator(_expanded)]
+Hosts = Annotated[tuple[Host, ...], BeforeValidator(_expanded), Field(min_length=1)]
 Bps = Annotated[int, quantity(units.parse_rate_bps), Field(ge=1_000_000, le=10**13, strict=True)]
-Picoseconds = Annotated[int, quantity(units.parse_time_ps), Field(ge=0, le=3600 * units.PS_PER_S, strict=True)]
-PositivePicoseconds = Annotated[int, quantity(units.parse_time_ps), Field(gt=0, le=3600 * units.PS_PER_S, strict=True)]
+LONGEST_PS = 3600 * units.PS_PER_S
+"""Of any time that a scenario names. Sums of a thousand stay within int64."""
+Picoseconds = Annotated[int, quantity(units.parse_time_ps), Field(ge=0, le=LONGEST_PS, strict=True)]
+PositivePicoseconds = Annotated[int, quantity(units.parse_time_ps), Field(gt=0, le=LONGEST_PS, strict=True)]
 Priority = Annotated[int, Field(ge=0, le=7, strict=True)]
 Ordinal = Annotated[int, Field(ge=1, lt=2**62, strict=True)]
 

@@ -348,8 +348,16 @@ ShapeConfig = StarConfig | LeafSpineConfig | FatTreeConfig | RailConfig | DualPl
 
 @lru_cache(maxsize=8)
 def build_topology(shape: ShapeConfig, link: LinkConfig, hosts: int) -> Topology:
-    """The network of a scenario; ``hosts`` counts for a star only, which has as many as are named."""
+    """The network of a scenario; ``hosts`` counts for a star only, which has as many as are named.
+
+    Raises
+    ------
+    ConfigError
+        Where there is one host only, where cables are of hosts that are not there, and where memory would not hold it.
+    """
     wiring = Wiring(link.impairments)
     names = shape.host_names if shape.kind == "graph" else [f"h{h}" for h in range(shape.host_count or hosts)]
+    if len(names) < 2:
+        raise ConfigError("topology: there is one host, which has nobody to send to; make it larger")
     shape.wire(wiring, [wiring.add_host(name) for name in names], link)
     return wiring.build()

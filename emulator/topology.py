@@ -16,6 +16,9 @@ from emulator.pfc import PFC_WIRE_BYTES
 from emulator.quantities import ConfigError
 from ttpoe.impairments import ImpairmentConfig
 
+MAX_CABLES = 2**21
+"""Ours: their rows and names take about a gigabyte."""
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -135,6 +138,9 @@ class Wiring:
 
         ``ways`` are the impairments from ``a`` and from ``b``, where they are not those of all cables.
         """
+        if len(self._cables) == MAX_CABLES:
+            most = f"{MAX_CABLES:,} cables that fit in memory"
+            raise ConfigError(f"topology: it has more than the {most}; make it smaller")
         self._ways += [self._impairments if way is None else way for way in ways]
         self._cables.append((a, b, rate_bps, delay_ps))
         return 2 * len(self._cables) - 2

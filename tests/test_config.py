@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated import incast, make
+from emulated import flows, incast, make
 
+from emulator import topology
 from emulator.config import ConfigError, ScenarioConfig, load_scenario, make_scenario
 from emulator.framing import data_wire_bytes
 from emulator.transports import TRANSPORTS
@@ -121,6 +122,11 @@ def test_switches_are_true_or_false(field: str, value: Any) -> None:
         ({"topology": {"links": [{"hosts": [0], "rate_bps": 1}]}}, "topology.links.0.rate_bps: ", "(given 1)"),
         ({"topology": {"links": [{"hosts": [0], "bad_fcs_frames": [0]}]}}, "topology.links.0.bad_fcs_frames.0: ", ""),
         ({"topology": {"links": [{"rate_bps": "1G"}]}}, "topology.links.0.hosts: ", "required"),
+        ({"topology": {"links": [{"hosts": []}]}}, "topology.links.0.hosts: ", "there is none; name one or more"),
+        ({"topology": {"links": [{"hosts": ["0-" + "9" * 5000]}]}}, "topology.links.0.hosts: '0-99", "no range of"),
+        ({"workload": {"kind": "mix", "parts": []}}, "workload.parts: ", "there is none; name one or more"),
+        ({"ttpoe": 5}, "ttpoe: ", "must be a table of fields (given 5)"),
+        ({"topology": 5}, "topology: ", "must be a table of fields (given 5)"),
         ({"transports": []}, "transports: ", "name at least one"),
         ({"transports": ["roce", "roce"]}, "transports: ", "twice"),
         ({"transports": ["tpc"]}, "transports: ", "there is no 'tpc'; there are ttpoe,"),
@@ -158,6 +164,50 @@ def test_what_cannot_be_built_is_refused_as_well(values: dict[str, Any], says: s
     with pytest.raises(ConfigError) as refused:
         make(values, "ttpoe")
     assert str(refused.value) == says
+
+
+def test_hosts_that_nothing_connects_cannot_send_to_each_other() -> None:
+    """Such a run ended in a traceback."""
+    nodes = [{"name": name, "kind": "host"} for name in ("h0", "h1", "h2", "h3")]
+    nodes += [{"name": name, "kind": "switch"} for name in ("s0", "s1")]
+    cables = [{"a": f"h{k}", "b": f"s{k // 2}"} for k in range(4)]
+    shape = {"kind": "graph", "nodes": nodes, "links": cables}
+    assert make({**flows((0, 1, 10), (3, 2, 10)), "topology": shape}, "ttpoe").run().unfinished == []
+    with pytest.raises(ConfigError) as refused:
+        make({**flows((0, 1, 10), (3, 1, 10)), "topology": shape}, "ttpoe")
+    assert str(refused.value) == "topology: no way leads from h3 to h1, which a message takes; cable them"
+
+
+@pytest.mark.parametrize("transport", ["roce-pfc", "ib"])
+def test_headroom_of_many_long_lines_does_not_wrap(transport: str) -> None:
+    """1,100 ports of 9 * 10**15 bytes each are beyond int64, and were taken for less than nothing."""
+    values = {"topology": {"hosts": 1100}, "workload": {"kind": "permutation", "size_bytes": 1000},
+              "link": {"rate_bps": "10T", "delay_ps": "3600s"}}  # fmt: skip
+    with pytest.raises(ConfigError, match=r"switch\.buffer_bytes: 12000000 is too small"):
+        make(values, transport)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"kind": "leaf-spine", "leaves": 1, "spines": 1, "hosts_per_leaf": 1},
+        {"kind": "rail", "servers": 1, "rails": 2},
+    ],
+)
+def test_one_host_alone_has_nobody_to_send_to(shape: dict[str, Any]) -> None:
+    """A permutation had it send to itself, and its survey divided by zero."""
+    with pytest.raises(ConfigError, match="topology: there is one host, which has nobody to send to; make it larger"):
+        make({"workload": {"kind": "permutation"}, "topology": shape}, "ttpoe")
+
+
+def test_more_cables_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """65,536 leaves under 4,096 spines have 268 million."""
+    monkeypatch.setattr(topology, "MAX_CABLES", 19)
+    shape = {"kind": "leaf-spine", "leaves": 4, "spines": 4, "hosts_per_leaf": 1}
+    with pytest.raises(ConfigError, match="topology: it has more than the 19 cables that fit in memory; make it small"):
+        make({**flows((0, 1, 10)), "topology": shape}, "ttpoe")
+    monkeypatch.setattr(topology, "MAX_CABLES", 20)
+    make({**flows((0, 1, 11)), "topology": shape}, "ttpoe")
 
 
 def test_a_buffer_without_room_for_its_headroom() -> None:

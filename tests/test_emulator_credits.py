@@ -137,8 +137,13 @@ def test_weights_hold_under_credits() -> None:
     [
         ({"switch": {"credit_buffer_bytes": 2048}}, r"switch.credit_buffer_bytes: 2048 is less than a frame of 4138"),
         ({"link": {"impairments": {"duplicate": 0.1}}}, r"link.impairments.duplicate: ib accounts for each frame once"),
+        ({"topology": {"links": [{"hosts": [1], "impairments": {"duplicate": 0.1}, "impaired_ways": "to_host"}]}},
+         r"topology: impairments of the line from s0.p1, duplicate: ib accounts for each frame once"),
+        ({"events": [{"at_ps": 0, "what": "impair", "link": "h0"},
+                     {"at_ps": 0, "what": "impair", "link": "h1", "impairments": {"duplicate": 0.1}}]},
+         r"events.1.impairments.duplicate: ib accounts for each frame once"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_work_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make(incast(2, 1000, **values), "ib")

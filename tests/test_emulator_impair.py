@@ -268,6 +268,7 @@ def test_a_pause_that_is_lost_breaks_the_promise_and_is_told() -> None:
     values = incast(4, 500_000, topology={"links": links}, switch={"buffer_bytes": 400_000}, until_ps="1ms")
     result = result_of(values, "roce-pfc")
     assert "headroom was full" in result.errors[0]
+    assert result.errors[0].endswith("impair these lines less, or set a larger switch.headroom_bytes")
 
 
 # The same in every mode

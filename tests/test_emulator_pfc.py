@@ -197,6 +197,7 @@ def test_a_reaction_too_long_for_the_headroom_loses() -> None:
         lost.append(result.counters["drops"])
         if lost[-1]:
             assert "headroom was full" in result.errors[0]
+            assert result.errors[0].endswith("leave out switch.headroom_bytes for the bound")
             assert "switch.headroom_bytes" in result.errors[0]
     assert lost[0] == 0
     assert lost[-1] > 0

@@ -258,9 +258,11 @@ def sentence(event: dict[str, Any]) -> str:
         ({"at_ps": 0, "what": "flap", "link": "h0"}, 'events.0: down_ps and what = "flap" need each other'),
         ({"at_ps": 0, "what": "flap", "link": "h0", "down_ps": 5, "count": 2}, "events.0: up_ps is needed"),
         ({"at_ps": 0, "what": "fail", "link": "h0", "count": 2}, 'events.0: up_ps and count need what = "flap"'),
+        ({"at_ps": 0, "what": "flap", "link": "h0", "down_ps": "3600s", "up_ps": "3600s", "count": 10_000},
+         "events.0.count: the last of 10000 flaps ends after any run; lower it"),
         ({"at_ps": 0, "what": "fail", "links": "h0"}, "events.0.links: there is no such field; did you mean link?"),
     ],
-)
+)  # fmt: skip
 def test_the_sentence_names_the_event(event, said):
     assert sentence(event).startswith(said)
 

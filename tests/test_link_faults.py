@@ -344,8 +344,8 @@ def test_changes_are_told() -> None:
 @pytest.mark.parametrize(
     ("event", "transport", "message"),
     [
-        ({"impairments": {"duplicate": 0.1}}, "ib", r"events\.impairments\.duplicate: ib accounts for each frame once"),
-        ({"impairments": {"jitter_ps": 1}}, "roce", r"events\.impairments\.jitter_ps: a link that retries keeps"),
+        ({"impairments": {"duplicate": 0.1}}, "ib", r"events\.0\.impairments\.duplicate: ib accounts for each frame"),
+        ({"impairments": {"jitter_ps": 1}}, "roce", r"events\.0\.impairments\.jitter_ps: a link that retries keeps"),
         ({"impairments": {"rate_bps": "1G"}}, "roce", r"events\.0\.impairments\.rate_bps: an emulated link has a rate"),
         ({"impairments": {"los": 1}}, "roce", r"events\.0\.impairments\.los: .* did you mean loss"),
         ({"impairments": {"loss": 2}}, "roce", r"events\.0\.impairments\.loss: "),

@@ -46,6 +46,17 @@ def test_a_fat_tree_is_what_its_paper_says(k):
     assert told["paths"]["mean"] == pytest.approx((k // 2) ** 2 * far + k // 2 * in_pod + beside)
 
 
+def test_hosts_with_cables_of_their_own_may_have_a_worse_split():
+    """Two slow hosts of four against the others carry 2 Gb/s, whatever the first half and the second do."""
+    told = survey(build({"kind": "star", "hosts": 4, "links": [{"hosts": [0, 2], "rate_bps": "1G"}]}), is_regular=True)
+    assert told["bisection_bps"] == RATE + 10**9
+    assert told["bisection_method"] == (
+        "first half of the hosts against the second, whose cables differ, so an upper bound"
+    )
+    told = survey(build({"kind": "star", "hosts": 4, "links": [{"hosts": ["0-3"], "rate_bps": "1G"}]}), is_regular=True)
+    assert told["bisection_method"] == "first half of the hosts against the second"
+
+
 @pytest.mark.parametrize(("hosts_per_leaf", "spines", "cables"), [(8, 2, 1), (4, 4, 1), (6, 3, 2), (12, 2, 3)])
 def test_a_leaf_spine_is_limited_by_its_uplinks(hosts_per_leaf, spines, cables):
     shape = {"kind": "leaf-spine", "leaves": 4, "hosts_per_leaf": hosts_per_leaf, "spines": spines,

@@ -94,6 +94,7 @@ def kernel(function: Callable[..., Any] | None = None, *, export: bool = False, 
         )(py_func)
         if not config.DISABLE_JIT:
             compiled._cache = _KernelCache(compiled)
+            _widen_arguments(compiled)
             if not export:
                 _keep_python_out(compiled)
         return compiled
@@ -276,6 +277,24 @@ def _reach(functions: list[Any]) -> tuple[list[Any], list[Any]]:
                 functions.append(callee)
         graph.append((text, [index[id(callee)] for callee in callees]))
     return functions, graph
+
+
+def _widen_arguments(dispatcher: Any) -> None:
+    """Have kernels call this one with int64 for each whole number, be it a constant or a narrow field.
+
+    Numba would compile it again for every constant and width, 18 times for one that sends a frame by opcode.
+    """
+    resolve = dispatcher.get_call_template
+
+    def widened(args: Any, kws: Any) -> Any:
+        return resolve(tuple(map(_widened, args)), {name: _widened(kind) for name, kind in kws.items()})
+
+    dispatcher.get_call_template = widened
+
+
+def _widened(kind: Any) -> Any:
+    kind = types.unliteral(kind)
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
 
 
 def _keep_python_out(dispatcher: Any) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from bare_fat_tree import bare_permutation, draw_paths
 from htsim_fat_tree import HtsimError, htsim_permutation
-from nspy_fat_tree import nspy_permutation
 from rich.console import Console
 from rich.table import Table
 
@@ -72,6 +71,8 @@ def measure(
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     peers: dict[str, float] = {}
     if nspy_bytes:
+        from nspy_fat_tree import nspy_permutation  # needs the extra "bench"
+
         spent, crossings = nspy_permutation(
             paths, lengths, n_ports, -(-nspy_bytes // MTU), MTU, 8e12 / PS_PER_BYTE, DELAY_PS / 1e12
         )

@@ -293,8 +293,8 @@ def _widen_arguments(dispatcher: Any) -> None:
 
 
 def _widened(kind: Any) -> Any:
-    kind = types.unliteral(kind)
-    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
+    kind = types.unliteral(kind)  # type: ignore[attr-defined]
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind  # type: ignore[attr-defined]
 
 
 def _keep_python_out(dispatcher: Any) -> None:
